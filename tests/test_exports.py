@@ -120,16 +120,16 @@ def test_typed_options_match_the_keywords_of_functions() -> None:
     """The `TypedDict` that type checkers see has the keywords that the function takes."""
     client = importlib.import_module("aqueduct.api.client")
     server = importlib.import_module("aqueduct.api.server")
-    handles = importlib.import_module("aqueduct.api.handles")
+    channels = importlib.import_module("aqueduct.api.channels")
     for function, options in (
         (aqueduct.connect, client.ConnectOptions),
         (blocking.connect, client.ConnectOptions),
         (aqueduct.serve, server.ServeOptions),
         (blocking.serve, server.ServeOptions),
-        (aqueduct.channel, handles.ChannelOptions),
-        (blocking.channel, handles.ChannelOptions),
-        (aqueduct.oneshot, handles.OneshotOptions),
-        (blocking.oneshot, handles.OneshotOptions),
+        (aqueduct.channel, channels.ChannelOptions),
+        (blocking.channel, channels.ChannelOptions),
+        (aqueduct.oneshot, channels.OneshotOptions),
+        (blocking.oneshot, channels.OneshotOptions),
     ):
         keywords = {
             name

@@ -5,9 +5,10 @@ Send one half of a channel inside a message on another channel, and it becomes a
 
 from aqueduct import blocking, ipc
 from aqueduct.api.calls import Request
+from aqueduct.api.channels import Channel, channel, oneshot
 from aqueduct.api.client import ClientConnection, connect
 from aqueduct.api.connection import Connection
-from aqueduct.api.handles import Channel, Receiver, Sender, channel, oneshot
+from aqueduct.api.handles import Receiver, Sender
 from aqueduct.api.server import Refuse, Server, ServerConnection, serve
 from aqueduct.errors import (
     AqueductError,

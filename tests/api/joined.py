@@ -44,13 +44,14 @@ async def joined(
     server_kind: Any = None,
     *,
     limits: Limits | None = None,
+    address: str = "127.0.0.1:0",
     **options: Any,
 ) -> AsyncIterator[Ends]:
     """Connect a client and a server; the server may have other types and limits."""
     async with (
         asyncio.timeout(SECONDS),
         aqueduct.serve(
-            "127.0.0.1:0", server_kind or kind, tls=aqueduct.dev_tls(), limits=limits
+            address, server_kind or kind, tls=aqueduct.dev_tls(), limits=limits
         ) as server,
         aqueduct.connect(
             server.address, kind, trust=aqueduct.dev_trust(), timeout=SECONDS, **options

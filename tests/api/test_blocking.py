@@ -247,6 +247,24 @@ def test_flush_and_receipts_report_delivery(address: str) -> None:
             assert connection.statistics()["channels"] >= 2
 
 
+def test_a_sender_learns_that_its_receiver_was_closed(address: str) -> None:
+    with connected(address) as connection:
+        tx, rx = blocking.channel(int)
+        reply, answer = blocking.oneshot(int)
+        connection.entrypoint.send(Sum(rx, reply))
+        with tx:
+            before = tx.is_closed
+            assert not before
+            with pytest.raises(TimeoutError):
+                tx.wait_closed(0.01)
+            connection.close()
+            tx.wait_closed(SECONDS)
+            assert tx.is_closed
+            with pytest.raises(aqueduct.ConnectionLost):
+                tx.flush(SECONDS)
+        answer.close()
+
+
 def test_the_accept_callback_refuses_clients_by_their_headers(own_certificates: None) -> None:
     def accept(headers: aqueduct.Headers, peer: tuple[str, int]) -> dict[str, str]:
         if headers.text("password") != "secret":

@@ -18,8 +18,9 @@ import msgspec
 import pytest
 
 import aqueduct
+from aqueduct.api.channels import channel, oneshot
 from aqueduct.api.client import connect
-from aqueduct.api.handles import Receiver, Sender, channel, oneshot
+from aqueduct.api.handles import Receiver, Sender
 from aqueduct.errors import AqueductError
 from aqueduct.ingest.client.producer import Producer
 from aqueduct.ingest.client.reader import Reader

@@ -15,8 +15,9 @@ from pathlib import Path
 
 import msgspec
 
+from aqueduct.api.channels import channel
 from aqueduct.api.client import connect
-from aqueduct.api.handles import Receiver, Sender, channel
+from aqueduct.api.handles import Receiver, Sender
 from aqueduct.ingest.protocol import Answer, Open, Request
 from aqueduct.ingest.records import RecordColumns
 from aqueduct.ingest.server.server import IngestServer

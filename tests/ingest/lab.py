@@ -7,8 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from aqueduct.api.channels import channel
 from aqueduct.api.client import Connecting, connect
-from aqueduct.api.handles import Receiver, Sender, channel
+from aqueduct.api.handles import Receiver, Sender
 from aqueduct.ingest.client.producer import Producer
 from aqueduct.ingest.client.reader import Reader
 from aqueduct.ingest.protocol import Answer, Open, Opened, Refusal, Request

@@ -220,3 +220,53 @@ async def test_flush_raises_if_a_channel_was_cancelled_with_queued_messages() ->
     tx.cancel()
     await tx.flush()
     rx.close()
+
+
+async def test_flush_raises_once_the_receiver_was_closed_also_with_an_empty_queue() -> None:
+    tx, rx = channel(int)
+    await tx.send(1)
+    assert await rx.receive() == 1
+    await tx.flush()
+    rx.close()
+    with pytest.raises(ReceiverClosed):
+        await tx.flush()
+    tx, rx = channel(int)
+    await tx.send(1)
+    tx.finish()
+    assert await rx.receive() == 1
+    rx.close()
+    await tx.flush()  # it has received everything
+
+
+async def test_a_sender_learns_that_the_receiver_was_closed() -> None:
+    tx, rx = channel(int)
+    waiting = [asyncio.create_task(tx.wait_closed()) for _ in range(2)]
+    await tx.send(1)
+    assert await rx.receive() == 1
+    await asyncio.sleep(0)
+    before = tx.is_closed
+    assert not before
+    assert not any(task.done() for task in waiting)
+    rx.close()
+    assert tx.is_closed
+    await asyncio.gather(*waiting)
+    await tx.wait_closed()
+    tx.cancel()
+
+
+async def test_a_finished_local_sender_is_closed_once_everything_was_taken() -> None:
+    tx, rx = channel(int)
+    await tx.send(1)
+    tx.finish()
+    waiting = asyncio.create_task(tx.wait_closed())
+    await asyncio.sleep(0)
+    before = tx.is_closed
+    assert not before
+    assert not waiting.done()
+    assert await rx.receive() == 1
+    await waiting
+    assert tx.is_closed
+    one, answer = oneshot(int)
+    one.cancel()
+    await one.wait_closed()
+    answer.close()

@@ -15,6 +15,8 @@ from aqueduct import (
     DELIVERED,
     LOST,
     ChannelClosed,
+    ChannelLostInTransit,
+    ChannelMoved,
     ConnectionLost,
     EncodeError,
     EndOfChannel,
@@ -322,17 +324,126 @@ async def test_flush_raises_if_a_channel_was_cancelled_before_it_was_sent_away()
         (await server.entrypoint.receive()).half.close()
 
 
-async def test_flush_succeeds_if_everything_arrived_before_the_receiver_closed() -> None:
+async def test_flush_raises_once_the_receiver_has_ended_also_with_nothing_outstanding() -> None:
+    async with sending() as (sender, receiver):
+        receipt = await sender.send(b"x", receipt=True)
+        assert receipt is not None
+        assert await receipt is DELIVERED
+        assert await receiver.receive() == b"x"
+        await sender.flush()
+        receiver.close()
+        await has_ended(sender)
+        with pytest.raises(ReceiverClosed, match="the peer stopped receiving"):
+            await sender.flush()
+
+
+async def test_flush_succeeds_if_a_finished_channel_was_received_whole() -> None:
     async with sending() as (sender, receiver):
         await sender.send(b"x")
         assert await receiver.receive() == b"x"
-        receipt = await sender.send(b"y", receipt=True)
-        assert receipt is not None
-        assert await receipt is DELIVERED
-        assert await receiver.receive() == b"y"
-        receiver.close()
+        sender.finish()
         await has_ended(sender)
+        receiver.close()
         await sender.flush()
+
+
+# -- the end of the receiver -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:0", "memory://"])
+async def test_a_server_learns_within_a_round_trip_that_its_caller_gave_up(address: str) -> None:
+    """AQ-CLOSE-6: what the client sends next finds the server informed."""
+    async with joined(GiveSender[bytes], address=address) as (client, server):
+        reply, answer = aqueduct.oneshot(bytes)
+        await client.entrypoint.send(GiveSender(reply))
+        theirs = (await server.entrypoint.receive()).half
+        waiting = asyncio.create_task(theirs.wait_closed())
+        await asyncio.sleep(0)
+        before = theirs.is_closed
+        assert not before
+        assert not waiting.done()
+        answer.close()
+        marker, other = aqueduct.channel(bytes)
+        await client.entrypoint.send(GiveSender(marker))
+        (await server.entrypoint.receive()).half.cancel()
+        assert theirs.is_closed
+        await waiting
+        await theirs.wait_closed()
+        with pytest.raises(ReceiverClosed):
+            await theirs.send(b"late")
+        other.close()
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:0", "memory://"])
+async def test_the_end_of_the_connection_closes_both_sides_of_it_for_senders(address: str) -> None:
+    async with joined(GiveSender[bytes], address=address) as (client, server):
+        sender, receiver = aqueduct.channel(bytes)
+        await client.entrypoint.send(GiveSender(sender))
+        theirs = (await server.entrypoint.receive()).half
+        waiting = [
+            asyncio.create_task(each.wait_closed()) for each in (theirs, client.entrypoint, theirs)
+        ]
+        await asyncio.sleep(0)
+        await client.close()
+        await asyncio.gather(*waiting)
+        assert theirs.is_closed
+        assert client.entrypoint.is_closed
+        with pytest.raises(ConnectionLost):
+            await theirs.flush()
+        receiver.close()
+
+
+async def test_a_sender_whose_channel_was_lost_in_transit_is_closed() -> None:
+    async with joined(GiveReceiver[bytes]) as (client, server):
+        sender, receiver = aqueduct.channel(bytes)
+        await client.entrypoint.send(GiveReceiver(receiver))
+        waiting = asyncio.create_task(sender.wait_closed())
+        await asyncio.sleep(0)
+        before = sender.is_closed
+        assert not before
+        server.entrypoint.close()  # it drops the message, or never gets it: then it is nacked
+        await waiting
+        assert sender.is_closed
+        with pytest.raises((ChannelLostInTransit, ReceiverClosed)):
+            await sender.flush()
+
+
+async def test_a_finished_sender_is_closed_once_everything_was_received() -> None:
+    async with sending() as (sender, receiver):
+        await sender.send(b"x")
+        sender.finish()
+        await sender.wait_closed()
+        assert sender.is_closed
+        await sender.flush()
+        assert await receiver.receive() == b"x"
+
+
+async def test_a_wait_that_began_on_a_local_channel_goes_on_when_it_is_sent_away() -> None:
+    async with joined(GiveReceiver[bytes]) as (client, server):
+        sender, receiver = aqueduct.channel(bytes)
+        waiting = asyncio.create_task(sender.wait_closed())
+        await asyncio.sleep(0)
+        await client.entrypoint.send(GiveReceiver(receiver))
+        theirs = (await server.entrypoint.receive()).half
+        assert not waiting.done()
+        theirs.close()
+        await waiting
+        with pytest.raises(ReceiverClosed):
+            await sender.flush()
+
+
+async def test_a_sender_that_was_sent_away_cannot_be_asked_for_its_receiver() -> None:
+    async with joined(GiveSender[bytes]) as (client, server):
+        sender, receiver = aqueduct.channel(bytes)
+        waiting = asyncio.create_task(sender.wait_closed())
+        await asyncio.sleep(0)
+        await client.entrypoint.send(GiveSender(sender))
+        with pytest.raises(ChannelMoved):
+            await waiting
+        with pytest.raises(ChannelMoved):
+            _ = sender.is_closed
+        (await server.entrypoint.receive()).half.finish()
+        receiver.close()
 
 
 async def test_a_send_to_a_closed_receiver_raises_with_the_payload() -> None:

@@ -318,6 +318,19 @@ MUTANTS = [
         "open_greeting(ack_version=True)",
         "open_greeting(ack_version=False)",
     ),
+    Mutant(
+        "an idle sender is not told that its receiver has closed",
+        "protocol/sender.py",
+        "            or self.owner == Ownership.UNCLAIMED\n",
+        "            or self.owner == Ownership.UNCLAIMED\n            or not self.next_reliable\n",
+    ),
+    Mutant(
+        "a sender is not told that its channel was lost",
+        "protocol/sender.py",
+        "        self._emit(SenderEnded(self.channel, how, lineage))\n",
+        "        if how is not End.LOST:\n"
+        "            self._emit(SenderEnded(self.channel, how, lineage))\n",
+    ),
     # Leaks
     Mutant(
         "an ended channel is subtracted twice",

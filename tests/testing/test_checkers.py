@@ -268,6 +268,7 @@ CASES: list[tuple[str, Callable[[], Record], Doctor]] = [
         scenes.three_messages,
         repeat(saw(ReceiverEnded), after=0.1),
     ),
+    ("senders learn their end", scenes.three_messages, move(saw(SenderEnded), 9.0)),
     (
         "ends have reasons",
         scenes.three_messages,

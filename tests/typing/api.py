@@ -65,6 +65,8 @@ async def channels() -> None:
     assert_type(aqueduct.oneshot(), Channel[bytes])
     assert_type(aqueduct.oneshot(int, mode=Mode.UNRELIABLE), Channel[int])
     assert_type(tx.mode, Mode)
+    assert_type(tx.is_closed, bool)
+    await tx.wait_closed()
     tx.mode = Mode.UNORDERED
     tx.mode = "unordered"  # type: ignore[assignment]
     rx.mode = Mode.UNORDERED  # type: ignore[attr-defined]

@@ -9,7 +9,8 @@ from typing import Any, Generic, TypeVar, cast, get_args, get_origin, get_type_h
 
 import msgspec
 
-from aqueduct.api.handles import Receiver, Sender, oneshot
+from aqueduct.api.channels import oneshot
+from aqueduct.api.handles import Receiver, Sender
 from aqueduct.codec import ChannelHalf
 from aqueduct.errors import CallError, CallTimeout, ChannelError, WouldBlock
 from aqueduct.runtime.call_headers import DEADLINE_EXCEEDED, timeout_header

@@ -1,4 +1,4 @@
-"""Channels: `channel()`, `oneshot()`, and the `Sender` and `Receiver` that they return."""
+"""The halves of a channel that applications hold: `Sender` and `Receiver`."""
 
 from __future__ import annotations
 
@@ -12,16 +12,13 @@ from typing import (
     Any,
     ClassVar,
     Generic,
-    NamedTuple,
     Self,
-    TypedDict,
     TypeVar,
-    Unpack,
     overload,
 )
 
 from aqueduct.codec import ChannelHalf, CodecClass
-from aqueduct.codec.registry import choose, for_reply
+from aqueduct.codec.registry import for_reply
 from aqueduct.errors import (
     ChannelClosed,
     ChannelError,
@@ -31,10 +28,9 @@ from aqueduct.errors import (
     WouldBlock,
 )
 from aqueduct.protocol.connection import Attach, Give, Mode
-from aqueduct.protocol.modes import check_channel_headers, check_mode, visible_headers
-from aqueduct.protocol.priorities import DEFAULT_PRIORITY
+from aqueduct.protocol.modes import check_mode, visible_headers
 from aqueduct.runtime.headers import Headers, HeadersLike, to_pairs
-from aqueduct.runtime.local_channel import LocalChannel, LocalReceivePort, LocalSendPort
+from aqueduct.runtime.local_channel import LocalReceivePort, LocalSendPort
 from aqueduct.runtime.ports import (
     HALF_TWICE,
     MOVED,
@@ -57,9 +53,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 R = TypeVar("R")
-
-DEFAULT_CAPACITY = 64
-"""Messages that a local channel holds before its sender waits."""
 
 
 class Origin:
@@ -261,12 +254,29 @@ class Sender(Handle, Generic[T]):
         """Wait until the receiver has acknowledged everything sent so far.
 
         Raises the `ChannelError` that prevented it: after `cancel` that is `ChannelClosed`, unless
-        everything was acknowledged before.
+        everything was acknowledged before. Raises also if the receiver has ended, whether messages
+        are outstanding or not; not after `finish`, if it has received everything.
         """
         port = None
         while port is not self._port:  # a local channel may become networked meanwhile
             port = self._port
             await port.flush()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the receiver has ended, so that nothing more can reach it.
+
+        It was closed, or its channel lost in transit, or the connection has ended. That holds also
+        once it has received everything of a finished channel.
+        """
+        return self._port.is_closed()
+
+    async def wait_closed(self) -> None:
+        """Wait until `is_closed`; a server learns by it that a caller has given up."""
+        port = None
+        while port is not self._port:  # a local channel may become networked meanwhile
+            port = self._port
+            await port.wait_closed()
 
     @overload
     async def call(
@@ -492,98 +502,6 @@ def handle_for(port: Port, headers: HeaderPairs) -> Sender[Any] | Receiver[Any]:
     if isinstance(port, NetworkSendPort):
         return Sender._from_port(port, seen)
     return Receiver._from_port(port, seen)
-
-
-class Channel(NamedTuple, Generic[T]):
-    """Both halves of a channel, sender first."""
-
-    sender: Sender[T]
-    receiver: Receiver[T]
-
-
-class OneshotOptions(TypedDict, total=False):
-    """Keyword arguments of `oneshot`."""
-
-    mode: Mode
-    headers: HeadersLike | None
-    codec: CodecClass | None
-    priority: int
-
-
-class ChannelOptions(OneshotOptions, total=False):
-    """Keyword arguments of `channel`."""
-
-    capacity: int
-
-
-@overload
-def channel(**options: Unpack[ChannelOptions]) -> Channel[bytes]: ...
-@overload
-def channel(kind: type[T], **options: Unpack[ChannelOptions]) -> Channel[T]: ...
-@overload
-def channel(kind: Any, **options: Unpack[ChannelOptions]) -> Channel[Any]: ...
-def channel(
-    kind: Any = bytes,
-    *,
-    mode: Mode = Mode.ORDERED,
-    capacity: int = DEFAULT_CAPACITY,
-    headers: HeadersLike | None = None,
-    codec: CodecClass | None = None,
-    priority: int = DEFAULT_PRIORITY,
-) -> Channel[Any]:
-    """Make a channel for messages of a type.
-
-    The channel is local until one of its halves is sent in a message. ``mode`` is how its sender
-    sends over a network, also if the sender is the half that is sent away; its holder may set
-    another `Sender.mode` before the first message. A local channel is always ordered and reliable.
-    ``capacity`` is the number of messages that a local channel holds before `Sender.send` waits.
-    The peer finds ``headers`` at the half that it receives. ``codec`` is the format of messages
-    that cross a network, such as `aqueduct.codec.JsonCodec`; MessagePack by default. The peer
-    learns it from the channel's header ``content-type``, which may be given instead. ``priority``
-    is that of the sender if it stays here, see `Sender.priority`.
-
-    Raises `TypeError` if ``mode`` is not a `Mode`, or ``codec`` not a codec for the type,
-    `ValueError` if ``priority`` is not from 0 to 7, and `LocalProtocolError` for a header whose
-    name begins with ``aqueduct-``.
-    """
-    local = LocalChannel(capacity, oneshot=False, mode=mode, priority=priority)
-    return _make(kind, local, to_pairs(headers), codec)
-
-
-@overload
-def oneshot(**options: Unpack[OneshotOptions]) -> Channel[bytes]: ...
-@overload
-def oneshot(kind: type[T], **options: Unpack[OneshotOptions]) -> Channel[T]: ...
-@overload
-def oneshot(kind: Any, **options: Unpack[OneshotOptions]) -> Channel[Any]: ...
-def oneshot(
-    kind: Any = bytes,
-    *,
-    mode: Mode = Mode.ORDERED,
-    headers: HeadersLike | None = None,
-    codec: CodecClass | None = None,
-    priority: int = DEFAULT_PRIORITY,
-) -> Channel[Any]:
-    """Make a channel for one message, such as the reply to a request; see `channel`."""
-    local = LocalChannel(1, oneshot=True, mode=mode, priority=priority)
-    return _make(kind, local, to_pairs(headers), codec)
-
-
-def _make(
-    kind: Any,
-    local: LocalChannel,
-    headers: HeaderPairs,
-    codec: CodecClass | None,
-) -> Channel[Any]:
-    if codec is not None or headers:
-        check_channel_headers(headers)
-        codec, headers = choose(kind, codec, headers)
-    origin = Origin(kind, headers, codec)
-    sender: Sender[Any] = Sender._from_port(LocalSendPort(local), headers, origin)
-    receiver: Receiver[Any] = Receiver._from_port(LocalReceivePort(local), headers, origin)
-    origin.sender = weakref.ref(sender)
-    origin.receiver = weakref.ref(receiver)
-    return Channel(sender, receiver)
 
 
 def _abandon(half: Handle, port: Any) -> None:

@@ -16,9 +16,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from aqueduct.api.channels import channel
 from aqueduct.api.client import connect
 from aqueduct.api.connection import Connection
-from aqueduct.api.handles import Receiver, Sender, channel
+from aqueduct.api.handles import Receiver, Sender
 from aqueduct.api.server import serve
 from aqueduct.cli import options, running
 from aqueduct.errors import AqueductError

@@ -23,9 +23,10 @@ import msgspec
 import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
+from aqueduct.api.channels import channel
 from aqueduct.api.client import connect
 from aqueduct.api.connection import Connection
-from aqueduct.api.handles import Receiver, Sender, channel
+from aqueduct.api.handles import Receiver, Sender
 from aqueduct.cli import options, running
 from aqueduct.security import Trust
 

@@ -325,7 +325,10 @@ class SendingHalf(SenderStateMachine):
         return self._end
 
     def settle(self) -> bool:
-        """Release an ended half if nothing needs it any more; return whether that is so."""
+        """Release an ended half if nothing needs it any more; return whether that is so.
+
+        The application learns the end here, also with nothing outstanding (AQ-CLOSE-6).
+        """
         if (
             self.state is not SenderState.CLOSED
             or not self.node.accessible

@@ -55,12 +55,19 @@ class LocalChannel:
         self.room = Waiters()
         self.arrived = Waiters()
         self.emptied = Waiters()
+        self.over = Waiters()
+        """Tasks that wait until nothing can be received any more."""
 
     def wake_all(self) -> None:
         """Wake all waiting tasks: the channel ended, or a port was replaced."""
         self.room.wake_all()
         self.arrived.wake_all()
         self.emptied.wake_all()
+        self.over.wake_all()
+
+    def is_over(self) -> bool:
+        """Return whether nothing can be received any more."""
+        return self.closed or self.cancelled or (self.finished and not self.queue)
 
     def hand_over(self) -> deque[Parcel]:
         """Remove and return the queued messages, for the port that replaces this channel."""
@@ -148,10 +155,18 @@ class LocalSendPort:
         channel = self.channel
         while channel.queue and not channel.closed:
             await channel.emptied.wait()
-        if channel.closed and channel.taken < channel.sent:
-            raise ReceiverClosed("the receiver was closed before it took everything")
+        if channel.closed and not (channel.finished and channel.taken == channel.sent):
+            raise ReceiverClosed("the receiver was closed")
         if channel.cancelled and channel.taken < channel.sent:
             raise ChannelClosed("this sender was cancelled before everything was taken")
+
+    def is_closed(self) -> bool:
+        return self.channel.is_over()
+
+    async def wait_closed(self) -> None:
+        channel = self.channel
+        if not channel.is_over():
+            await channel.over.wait()
 
     def is_over(self) -> bool:
         """Return whether this half was ended, so that it cannot be sent away."""
@@ -252,6 +267,8 @@ class LocalReceivePort:
             channel.arrived.wake()
         else:
             channel.emptied.wake_all()
+            if channel.finished:
+                channel.over.wake_all()
         return parcel
 
 

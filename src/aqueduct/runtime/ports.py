@@ -173,7 +173,13 @@ class SendPort(Protocol):
         """Abort the channel."""
 
     async def flush(self) -> None:
-        """Wait until everything sent so far was delivered."""
+        """Wait until everything sent so far was delivered; raise if the receiver has ended."""
+
+    def is_closed(self) -> bool:
+        """Return whether the receiver has ended."""
+
+    async def wait_closed(self) -> None:
+        """Wait until the receiver has ended, or the port was replaced."""
 
     def is_open(self) -> bool:
         """Return whether it can still send."""
@@ -241,13 +247,15 @@ class MovedPort:
         return ChannelMoved("this half was sent away in a message; the peer holds it now")
 
     mode = priority = property(_moved)
-    set_mode = set_priority = offer = send = pop = pop_message = pop_many = next_size = _moved
+    is_closed = set_mode = set_priority = offer = send = pop = pop_message = pop_many = (
+        next_size
+    ) = _moved
 
     async def wait(self) -> None:
         """Raise `ChannelMoved`."""
         self._moved()
 
-    flush = wait
+    flush = wait_closed = wait
 
     def is_pressed(self) -> bool:
         """Return False: nothing is queued here."""

@@ -56,6 +56,7 @@ class NetworkSendPort:
         "_is_raw",
         "_is_unordered",
         "_least",
+        "_over",
         "_refusal_raised",
         "_refused",
         "_send_plain",
@@ -91,7 +92,7 @@ class NetworkSendPort:
         self.channel = channel
         self.oneshot = is_oneshot(channel)
         self.mode = mode
-        """The mode of the core's sender, also after that is gone."""
+        """The mode of the core's sender, also after that has ended."""
         self._has_begun = False
         """Whether a message was sent while the channel was local."""
         self.priority = driver.core.priority_of(channel)
@@ -121,6 +122,8 @@ class NetworkSendPort:
         """Unreliable messages that were lost; `flush` does not raise for them."""
         self.room = Waiters()
         self.settled = Waiters()
+        self._over: Waiters | None = None
+        """Tasks that wait for the end of the receiver."""
         self.receipts: dict[tuple[bool, int], Receipt] = {}
 
     def set_type(self, kind: Any, codec: CodecClass | None = None) -> None:
@@ -230,8 +233,17 @@ class NetworkSendPort:
             raise ChannelClosed(
                 "this sender was cancelled before everything had arrived", channel=self.channel
             )
-        if self.ended is not None and self._is_lost(self.ended.how):
+        if self.ended is not None and self.ended.how not in (End.FINISHED, End.CANCELLED):
             raise self._error()
+
+    def is_closed(self) -> bool:
+        return self.ended is not None
+
+    async def wait_closed(self) -> None:
+        while self.ended is None:
+            if self._over is None:
+                self._over = Waiters()
+            await self._over.wait()
 
     def is_open(self) -> bool:
         return self.ended is None and not self.finished and not self.cancelled
@@ -324,6 +336,8 @@ class NetworkSendPort:
         self.receipts.clear()
         self.room.wake_all()
         self.settled.wake_all()
+        if self._over is not None:
+            self._over.wake_all()
 
     # -- inside -----------------------------------------------------------------------------------
 
@@ -370,14 +384,6 @@ class NetworkSendPort:
     def _is_full(self) -> bool:
         """Return whether an unordered sender has to wait for acks."""
         return self._is_unordered and self.sent - self.delivered - self.undelivered >= MAX_UNSETTLED
-
-    def _is_lost(self, end: End) -> bool:
-        """Return whether an end means that `flush` must raise."""
-        if end is End.FINISHED or end is End.CANCELLED:
-            return False
-        if end is End.RECEIVER_CLOSED:
-            return self.delivered < self.sent
-        return True
 
     def _finish(self) -> None:
         self.core.finish(self.channel, self.driver.time)

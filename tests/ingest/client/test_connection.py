@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from aqueduct.api.handles import channel
+from aqueduct.api.channels import channel
 from aqueduct.ingest.client import connection as clients
 from aqueduct.ingest.client.connection import Client, end_step
 from aqueduct.ingest.client.producer import Producer

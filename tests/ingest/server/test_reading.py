@@ -9,7 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from aqueduct.api.handles import Receiver, Sender, channel, oneshot
+from aqueduct.api.channels import channel, oneshot
+from aqueduct.api.handles import Receiver, Sender
 from aqueduct.ingest.errors import UnknownTopic
 from aqueduct.ingest.protocol import Advance, Done, Fetch, Refusal, Request
 from aqueduct.ingest.records import STORED

@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from aqueduct.api.handles import Receiver, Sender, channel, oneshot
+from aqueduct.api.channels import channel, oneshot
+from aqueduct.api.handles import Receiver, Sender
 from aqueduct.errors import AqueductError
 from aqueduct.ingest.identity import MAX_OFFSETS, MAX_POSITIONS, TopicPosition
 from aqueduct.ingest.protocol import Done, EndStep, Fetch, Refusal, Topics

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
+from aqueduct.api.channels import channel, oneshot
 from aqueduct.api.client import connect
-from aqueduct.api.handles import Receiver, Sender, channel, oneshot
+from aqueduct.api.handles import Receiver, Sender
 from aqueduct.api.server import Refuse
 from aqueduct.errors import ChannelError, ConnectError, EndOfChannel
 from aqueduct.ingest.client.connection import FATAL

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, Generic, NamedTuple, TypeVar, Unpack, overload
 
-from aqueduct.api import handles
+from aqueduct.api import channels, handles
 from aqueduct.api.calls import Request
-from aqueduct.api.handles import ChannelOptions, OneshotOptions
+from aqueduct.api.channels import ChannelOptions, OneshotOptions
 from aqueduct.codec import ChannelHalf
 from aqueduct.errors import AqueductError, EndOfChannel, MessageError
 from aqueduct.protocol.modes import Mode
@@ -97,6 +97,7 @@ class Sender(BlockingHalf[handles.Sender[T]], Generic[T]):
 
     finish = on_loop(handles.Sender.finish)
     cancel = on_loop(handles.Sender.cancel)
+    is_closed = Attribute[bool]("Whether the receiver has ended; see `aqueduct.Sender.is_closed`.")
     statistics = on_loop(handles.Sender.statistics)
 
     @property
@@ -163,8 +164,12 @@ class Sender(BlockingHalf[handles.Sender[T]], Generic[T]):
         return self._background.run(call(request, timeout=timeout, **fields))
 
     def flush(self, timeout: float | None = None) -> None:
-        """Wait until the receiver has acknowledged everything sent so far."""
+        """Wait until the receiver has acknowledged everything; raise if the receiver has ended."""
         self._background.run(self._inner.flush(), timeout)
+
+    def wait_closed(self, timeout: float | None = None) -> None:
+        """Wait until the receiver has ended: it was closed or lost, or the connection ended."""
+        self._background.run(self._inner.wait_closed(), timeout)
 
     def _leave(self, *, failed: bool) -> None:
         if failed:
@@ -314,10 +319,10 @@ def channel(**options: Unpack[ChannelOptions]) -> Channel[bytes]: ...
 def channel(kind: type[T], **options: Unpack[ChannelOptions]) -> Channel[T]: ...
 @overload
 def channel(kind: Any, **options: Unpack[ChannelOptions]) -> Channel[Any]: ...
-@with_parameters_of(handles.channel)
+@with_parameters_of(channels.channel)
 def channel(kind: Any = bytes, **options: Any) -> Channel[Any]:
     """Make a channel for messages of a type; see `aqueduct.channel`."""
-    made = handles.channel(kind, **options)
+    made = channels.channel(kind, **options)
     return Channel(Sender(made.sender), Receiver(made.receiver))
 
 
@@ -327,10 +332,10 @@ def oneshot(**options: Unpack[OneshotOptions]) -> Channel[bytes]: ...
 def oneshot(kind: type[T], **options: Unpack[OneshotOptions]) -> Channel[T]: ...
 @overload
 def oneshot(kind: Any, **options: Unpack[OneshotOptions]) -> Channel[Any]: ...
-@with_parameters_of(handles.oneshot)
+@with_parameters_of(channels.oneshot)
 def oneshot(kind: Any = bytes, **options: Any) -> Channel[Any]:
     """Make a channel for one message, such as the reply to a request."""
-    made = handles.oneshot(kind, **options)
+    made = channels.oneshot(kind, **options)
     return Channel(Sender(made.sender), Receiver(made.receiver))
 
 

@@ -8,8 +8,9 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import cast
 
+from aqueduct.api.channels import channel
 from aqueduct.api.client import ClientConnection
-from aqueduct.api.handles import Receiver, Sender, channel
+from aqueduct.api.handles import Receiver, Sender
 from aqueduct.errors import ChannelError, ConnectError
 from aqueduct.ingest.client.connection import (
     GIVE_UP_AFTER,

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
+from aqueduct.api.channels import channel, oneshot
 from aqueduct.api.client import ClientConnection
-from aqueduct.api.handles import channel, oneshot
 from aqueduct.errors import ChannelError
 from aqueduct.ingest.client.connection import accepted, connect_to
 from aqueduct.ingest.errors import CorruptFile, IngestError, UnknownTopic

@@ -9,8 +9,9 @@ from contextlib import AsyncExitStack
 
 import msgspec
 
+from aqueduct.api.channels import channel, oneshot
 from aqueduct.api.client import connect
-from aqueduct.api.handles import Sender, channel, oneshot
+from aqueduct.api.handles import Sender
 from aqueduct.protocol.connection import Mode
 from aqueduct.security import dev_trust
 from aqueduct.spark.pipeline.fleet import MODES, Device, DeviceReading, make_fleet

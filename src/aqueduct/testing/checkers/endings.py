@@ -16,7 +16,7 @@ from aqueduct.protocol.events import (
 )
 from aqueduct.testing.checkers.base import Violation, checker
 from aqueduct.testing.checkers.facts import RunFacts
-from aqueduct.testing.checkers.rules import NEVER
+from aqueduct.testing.checkers.rules import EPSILON, NEVER
 from aqueduct.testing.checkers.subjects import ChannelFacts
 from aqueduct.testing.record import ConnectionClosed, CoreFault, EventRaised, SendFailed
 from aqueduct.wire.chanid import Side
@@ -79,6 +79,25 @@ def events_follow_handles(facts: RunFacts) -> Iterator[Violation]:
                 yield Violation(text, entry.time, entry.side, channel.channel)
             if isinstance(entry.event, SenderEnded | ReceiverEnded):
                 over[entry.side] = True
+
+
+@checker
+def senders_learn_their_end(facts: RunFacts) -> Iterator[Violation]:
+    """A sender ends for its application once its side knows that (AQ-CLOSE-6)."""
+    for channel in facts.channels.values():
+        side = channel.sender
+        known = channel.close_arrived
+        if channel.creator == side:
+            known = min(max(known, channel.accessible_known), channel.lost_known)
+        else:
+            known = min(known, channel.forget_arrived)
+        known = max(known, channel.sender_held)
+        if known == NEVER or not facts.alive(side, known + EPSILON):
+            continue
+        ended = channel.sender_ends[0][0] if channel.sender_ends else NEVER
+        if ended > known + EPSILON:
+            text = "the sender has ended, and its application was not told"
+            yield Violation(text, known, side, channel.channel)
 
 
 @checker
