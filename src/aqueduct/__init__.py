@@ -50,6 +50,7 @@ from aqueduct.errors import (
     Unauthenticated,
     VersionMismatch,
     WouldBlock,
+    WrongType,
 )
 from aqueduct.protocol.config import Limits
 from aqueduct.protocol.connection import Mode
@@ -123,6 +124,7 @@ __all__ = [
     "Unauthenticated",
     "VersionMismatch",
     "WouldBlock",
+    "WrongType",
     "__version__",
     "blocking",
     "channel",

@@ -17,6 +17,7 @@ each one that is not defined here::
      +- MessageError                affects one message only
      |   +- MessageTooLarge
      |   +- EncodeError
+     |   |   +- WrongType           the value is not of the channel's type; also a TypeError
      |   +- DecodeError
      |   +- CallError               a request was answered with an error (.code, .text, .by_peer)
      +- CallTimeout                 a request was not answered in time; also a TimeoutError
@@ -118,10 +119,12 @@ __all__ = [
     "Unauthenticated",
     "VersionMismatch",
     "WouldBlock",
+    "WrongType",
 ]
 
 
-_CALL_CODE = re.compile("[a-z0-9-]{1,64}")
+CALL_CODE = re.compile("[a-z0-9-]{1,64}")
+"""The form of the code of a `CallError`."""
 
 
 class CloseCode(IntEnum):
@@ -250,8 +253,15 @@ class EncodeError(MessageError):
     """The message could not be encoded."""
 
 
+class WrongType(EncodeError, TypeError):
+    """The value is not of the type of the channel's messages, so it was not sent."""
+
+
 class DecodeError(MessageError):
     """The payload is not a value of the expected type."""
+
+    was_answered = False
+    """Whether the sender of the message was told, on the reply sender that the message carried."""
 
 
 class CallError(MessageError):
@@ -263,7 +273,7 @@ class CallError(MessageError):
 
     def __init__(self, code: str, text: str = "", *, by_peer: bool = False) -> None:
         """``code`` has up to 64 characters: lower-case ASCII letters, digits and hyphens."""
-        if not _CALL_CODE.fullmatch(code):
+        if not CALL_CODE.fullmatch(code):
             raise ValueError(
                 f"the code of an error has 1 to 64 lower-case letters, digits and hyphens, "
                 f"as in not-found; not {code!r}"

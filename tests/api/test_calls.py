@@ -7,6 +7,7 @@ import copy
 import itertools
 import pickle
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -15,9 +16,17 @@ import msgspec
 import pytest
 
 import aqueduct
-from aqueduct import CallError, CallTimeout, Request, channel
+from aqueduct import CallError, CallTimeout, Request, Sender, channel
 from aqueduct.codec import JsonCodec, codec_for, no_channels
-from aqueduct.runtime.call_headers import MAX_TIMEOUT, TIMEOUT, timeout_header
+from aqueduct.runtime.call_headers import (
+    MAX_TEXT,
+    MAX_TIMEOUT,
+    TIMEOUT,
+    error_header,
+    error_of,
+    timeout_header,
+    timeout_of,
+)
 
 T = TypeVar("T")
 
@@ -56,7 +65,7 @@ _names = itertools.count()
 
 
 @asynccontextmanager
-async def joined(kind: Any, **options: Any) -> AsyncIterator[tuple[Any, Any]]:
+async def joined(kind: Any = bytes, **options: Any) -> AsyncIterator[tuple[Any, Any]]:
     """Connect a client and a server within the process."""
     async with (
         asyncio.timeout(60),
@@ -245,3 +254,188 @@ def test_a_call_error_has_a_code_and_text_and_can_be_copied() -> None:
     for code in ("", "Not Found", "x" * 65, "a\nb"):
         with pytest.raises(ValueError, match="lower-case"):
             CallError(code)
+
+
+class Narrow(Request[int]):
+    """Sent as `Add`, and not decodable as one."""
+
+    a: str
+    b: int = 0
+
+
+class Picky(msgspec.Struct):
+    reply: Sender[int]
+
+    def __post_init__(self) -> None:
+        raise LookupError("a secret of the server")
+
+
+class Plain(msgspec.Struct):
+    size: int
+
+
+@pytest.mark.parametrize("codec", [None, JsonCodec])
+async def test_an_undecodable_request_fails_that_call_alone_and_tells_its_caller_why(
+    codec: Any,
+) -> None:
+    """AQ-CALL-4: the loop of the server goes on, and so do the other calls."""
+    async with joined(Add | Narrow, codec=codec) as (client, server):
+        server._driver.set_entrypoint_type(Add, codec)
+
+        async def answer() -> None:
+            async for request in server.entrypoint:
+                await asyncio.sleep(0)
+                await request.reply.send(request.a + request.b)
+
+        answering = asyncio.create_task(answer())
+        calls = [Add(1, 2), Narrow("one"), Add(3, 4), Narrow("two")]
+        async with asyncio.timeout(60):
+            one, bad, two, worse = await asyncio.gather(
+                *(client.entrypoint.call(request) for request in calls), return_exceptions=True
+            )
+        assert (one, two) == (3, 7)
+        for error in (bad, worse):
+            assert isinstance(error, CallError)
+            assert (error.code, error.by_peer) == ("invalid-request", True)
+            assert "not a Add" in error.text
+        assert not answering.done()
+        client.entrypoint.finish()
+        await answering
+
+
+def undecodable_as(server: Any, kind: Any) -> None:
+    server._driver.set_entrypoint_type(kind, None)
+
+
+async def test_an_error_of_the_applications_own_types_is_not_told_to_the_caller() -> None:
+    async with joined(Any) as (client, server):
+        undecodable_as(server, Picky)
+        reply, answer = aqueduct.oneshot(int)
+        await client.entrypoint.send({"reply": reply})
+        with pytest.raises(aqueduct.DecodeError, match="a secret of the server") as caught:
+            await server.entrypoint.receive()
+        assert caught.value.was_answered
+        with pytest.raises(CallError) as told:
+            await answer.receive()
+        assert (told.value.code, told.value.text) == (
+            "invalid-request",
+            "the request could not be read",
+        )
+
+
+async def test_the_first_sender_hears_the_error_if_no_oneshot_came_along() -> None:
+    """AQ-CALL-4, AQ-CLOSE-4: all other halves are ended."""
+    async with joined(Any) as (client, server):
+        undecodable_as(server, Plain)
+        sender, words = aqueduct.channel(str)
+        other, numbers = aqueduct.channel(int)
+        await client.entrypoint.send({"size": "a", "words": sender, "numbers": other})
+        with pytest.raises(aqueduct.DecodeError):
+            await server.entrypoint.receive()
+        with pytest.raises(CallError, match="invalid-request"):
+            await words.receive()
+        with pytest.raises(aqueduct.EndOfChannel):
+            await words.receive()
+        with pytest.raises(aqueduct.ChannelCancelled):
+            await numbers.receive()
+
+
+async def test_a_malformed_message_without_a_reply_ends_the_loop_that_receives_it() -> None:
+    async with joined(Any) as (client, server):
+        undecodable_as(server, Plain)
+        await client.entrypoint.send({"size": "a"})
+        await client.entrypoint.send({"size": 1})
+        with pytest.raises(aqueduct.DecodeError) as caught:
+            async for _ in server.entrypoint:
+                pass
+        assert not caught.value.was_answered
+        assert await server.entrypoint.receive() == Plain(1)
+
+
+async def test_a_message_with_the_error_header_is_an_error_on_every_channel() -> None:
+    """AQ-CALL-3: also for those that receive many messages, and over the end of the channel."""
+    async with joined() as (client, server):
+        for headers in (
+            {"aqueduct-error": "not-found no account 7"},
+            {"aqueduct-error": "Not a code"},
+            {"aqueduct-error": "empty"},
+            {"aqueduct-other": "is ignored"},
+        ):
+            await client.entrypoint.send(b"payload", headers=headers)
+        client.entrypoint.finish()
+        with pytest.raises(CallError) as caught:
+            await server.entrypoint.receive_many()
+        assert (caught.value.code, caught.value.text) == ("not-found", "no account 7")
+        with pytest.raises(CallError, match=r"^unknown: a code$"):
+            await server.entrypoint.receive_message()
+        with pytest.raises(CallError, match=r"^empty$"):
+            await server.entrypoint.receive()
+        assert await server.entrypoint.receive() == b"payload"
+        with pytest.raises(aqueduct.EndOfChannel):
+            await server.entrypoint.receive()
+
+
+def test_the_text_of_an_error_is_cut_between_characters() -> None:
+    """AQ-CALL-3."""
+    error = error_of(error_header("busy", "ü" * MAX_TEXT))
+    assert error is not None
+    assert error.text == "ü" * (MAX_TEXT // 2)
+    odd = error_of(error_header("busy", "x" + "ü" * MAX_TEXT))
+    assert odd is not None
+    assert odd.text == "x" + "ü" * (MAX_TEXT // 2 - 1)
+    assert error_of(((b"other", b"header"),)) is None
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [(b"1500", 1.5), (b"0", 0.0), (b"-1", None), (b"", None), (b"9" * 14, None)],
+)
+def test_a_timeout_of_another_form_is_ignored(value: bytes, seconds: float | None) -> None:
+    """AQ-CALL-2."""
+    assert timeout_of(((b"other", b"7"), (TIMEOUT, value))) == seconds
+
+
+async def test_a_deadline_that_the_server_reports_first_is_a_timeout_of_the_call() -> None:
+    """AQ-CALL-5."""
+    tx, rx = channel(Add)
+    for timeout, kind in ((60, CallTimeout), (None, CallError)):
+        calling = asyncio.create_task(tx.call(Add(1, 2), timeout=timeout))
+        request = await rx.receive()
+        request.reply._port.send_error(error_header("deadline-exceeded", ""))
+        with pytest.raises(kind):
+            await calling
+    tx.finish()
+    rx.close()
+
+
+async def test_an_error_that_was_queued_locally_crosses_the_network() -> None:
+    async with joined() as (client, server):
+        sender, receiver = channel(int)
+        await sender.send(1)
+        sender._port.send_error(error_header("not-found", "7"))
+        await client.entrypoint.send(b"", attach=[receiver])
+        (theirs,) = (await server.entrypoint.receive_message()).attachments
+        async with sender, theirs:
+            assert await theirs.receive() == msgspec.msgpack.encode(1)
+            with pytest.raises(CallError, match="not-found: 7"):
+                await theirs.receive()
+
+
+def test_threads_go_on_after_a_malformed_request_and_hear_errors() -> None:
+    with (
+        aqueduct.blocking.serve(f"memory://calls{next(_names)}", Add, tls=aqueduct.dev_tls()) as s,
+        aqueduct.blocking.connect(s.address, Add | Narrow, trust=aqueduct.dev_trust()) as client,
+        s.accept() as server,
+        ThreadPoolExecutor() as pool,
+    ):
+
+        def answer() -> None:
+            for request in server.entrypoint:
+                aqueduct.blocking.Sender(request.reply).send(request.a + request.b)
+
+        answering = pool.submit(answer)
+        with pytest.raises(CallError, match="invalid-request"):
+            client.entrypoint.call(Narrow("one"), timeout=60)
+        assert client.entrypoint.call(Add(1, 2), timeout=60) == 3
+        client.entrypoint.finish()
+        answering.result()

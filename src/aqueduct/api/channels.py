@@ -5,7 +5,8 @@ from __future__ import annotations
 import weakref
 from typing import Any, Generic, NamedTuple, TypedDict, TypeVar, Unpack, overload
 
-from aqueduct.api.handles import Origin, Receiver, Sender
+from aqueduct.api.half import Origin
+from aqueduct.api.handles import Receiver, Sender
 from aqueduct.codec import CodecClass
 from aqueduct.codec.registry import choose
 from aqueduct.protocol.modes import Mode, check_channel_headers

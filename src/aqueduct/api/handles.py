@@ -3,40 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-import warnings
-import weakref
+import logging
 from collections.abc import AsyncIterator, Sequence
 from types import TracebackType
 from typing import (
     TYPE_CHECKING,
     Any,
-    ClassVar,
     Generic,
-    Self,
     TypeVar,
     overload,
 )
 
+from aqueduct.api.half import Handle, check_attach
 from aqueduct.codec import ChannelHalf, CodecClass
 from aqueduct.codec.registry import for_reply
 from aqueduct.errors import (
-    ChannelClosed,
     ChannelError,
-    ChannelMoved,
-    EncodeError,
+    DecodeError,
     EndOfChannel,
     WouldBlock,
 )
-from aqueduct.protocol.connection import Attach, Give, Mode
+from aqueduct.protocol.connection import Give, Mode
 from aqueduct.protocol.modes import check_mode, visible_headers
-from aqueduct.runtime.headers import Headers, HeadersLike, to_pairs
+from aqueduct.runtime.headers import HeadersLike, to_pairs
 from aqueduct.runtime.local_channel import LocalReceivePort, LocalSendPort
 from aqueduct.runtime.ports import (
-    HALF_TWICE,
     MOVED,
-    NO_REPLY,
     NOTHING,
-    UNFILLED,
     Message,
     Receipt,
     ReceivePort,
@@ -44,102 +37,16 @@ from aqueduct.runtime.ports import (
 )
 from aqueduct.runtime.receive_port import NetworkReceivePort
 from aqueduct.runtime.send_port import NetworkSendPort
-from aqueduct.wire.chanid import describe
 from aqueduct.wire.primitives import HeaderPairs
 
 if TYPE_CHECKING:
     from aqueduct.api.calls import Request
     from aqueduct.runtime.connection_driver import ConnectionDriver, Port
 
+logger = logging.getLogger("aqueduct")
+
 T = TypeVar("T")
 R = TypeVar("R")
-
-
-class Origin:
-    """What both halves of a channel made in this process share."""
-
-    __slots__ = ("channel", "codec", "headers", "kind", "mode", "receiver", "sender")
-
-    def __init__(self, kind: Any, headers: HeaderPairs, codec: CodecClass | None) -> None:
-        self.kind = kind
-        self.codec = codec
-        self.mode: Mode | None = None
-        """The mode of the channel when one of the halves was sent away."""
-        self.headers = headers
-        self.channel: int | None = None
-        """The id of the channel, once one of the halves was sent away."""
-        self.sender: weakref.ref[Sender[Any]] | None = None
-        self.receiver: weakref.ref[Receiver[Any]] | None = None
-
-
-class Handle(ChannelHalf):
-    """Base class of `Sender` and `Receiver`: a handle on a port that `_move` replaces."""
-
-    __slots__ = ("__weakref__", "_headers", "_origin", "_port")
-
-    _ended_by: ClassVar[str]
-    """The methods that end it, for the warning about an unclosed half."""
-    _give: ClassVar[Give]
-    _port: Any
-    _origin: Origin | None
-    _headers: HeaderPairs
-
-    def __init__(self) -> None:
-        name = type(self).__name__
-        raise TypeError(f"a {name} is made by channel() or oneshot(), or received in a message")
-
-    @classmethod
-    def _from_port(cls, port: Any, headers: HeaderPairs, origin: Origin | None = None) -> Self:
-        """Return a handle on a port."""
-        handle = cls.__new__(cls)
-        handle._port = port
-        handle._headers = headers
-        handle._origin = origin
-        return handle
-
-    @property
-    def headers(self) -> Headers:
-        """The headers that the channel was made with."""
-        return Headers(self._headers)
-
-    def statistics(self) -> dict[str, int]:
-        """Return the counters of this half: ``sent`` or ``received``, ``queued``, and others."""
-        return self._port.statistics()  # type: ignore[no-any-return]
-
-    def _prepare_to_move(self) -> Attach:
-        """Return what the core needs to attach this half; raise if it cannot be sent."""
-        origin = self._origin
-        port = self._port
-        if port is MOVED:
-            raise ChannelMoved("this half was sent away already; a half can be sent once")
-        if port is UNFILLED:
-            raise EncodeError(NO_REPLY)
-        if origin is None or not isinstance(port, LocalSendPort | LocalReceivePort):
-            raise EncodeError(
-                "a networked half cannot be sent on; make a new channel and copy the messages"
-            )
-        if port.is_over():
-            raise ChannelClosed(
-                "this half was finished, cancelled or closed; send one that is open"
-            )
-        local = port.channel
-        return Attach(self._give, port.oneshot, origin.headers, local.mode, local.priority)
-
-    def __repr__(self) -> str:
-        port = getattr(self, "_port", None)
-        if port is None:
-            return object.__repr__(self)
-        channel, mode, state = port.describe()
-        origin = self._origin
-        if origin is not None and port is MOVED and origin.channel is not None:
-            channel, mode = describe(origin.channel), origin.mode
-        name = "unknown" if mode is None else mode.value
-        return f"<{type(self).__name__} channel={channel} mode={name} {state}>"
-
-    def __del__(self) -> None:
-        port = getattr(self, "_port", None)
-        if port is not None and port.is_open():
-            _abandon(self, port)
 
 
 class Sender(Handle, Generic[T]):
@@ -203,7 +110,7 @@ class Sender(Handle, Generic[T]):
             if self._port.is_pressed():
                 await asyncio.sleep(0)
             pairs = to_pairs(headers)
-            halves = self._check_attach(attach) if attach else ()
+            halves = check_attach(self, attach) if attach else ()
             future: Receipt | None = asyncio.get_running_loop().create_future() if receipt else None
             while True:
                 try:
@@ -225,7 +132,7 @@ class Sender(Handle, Generic[T]):
     ) -> None:
         """Send a message without waiting; raises `WouldBlock` without credit."""
         try:
-            halves = self._check_attach(attach) if attach else ()
+            halves = check_attach(self, attach) if attach else ()
             self._port.send(value, to_pairs(headers), None, halves)
         except WouldBlock:
             self._port.give_up()
@@ -318,32 +225,6 @@ class Sender(Handle, Generic[T]):
         if fields:
             raise TypeError(f"{next(iter(fields))!r} belongs to the request, as in call(Add(a=1))")
         return await calls.call_request(self, request, timeout)
-
-    def _check_attach(self, attach: Sequence[ChannelHalf]) -> tuple[ChannelHalf, ...]:
-        """Return the halves to attach to a message; raise if this channel cannot carry them."""
-        port, origin = self._port, self._origin
-        if isinstance(port, NetworkSendPort):
-            is_raw = port.codec.is_identity
-        else:
-            is_raw = port is MOVED or (origin is not None and origin.kind is bytes)
-        if not is_raw:
-            raise TypeError(
-                "attach is for channels of bytes; a typed message has its halves in its fields"
-            )
-        halves = tuple(attach)
-        origins = []
-        for half in halves:
-            if not isinstance(half, ChannelHalf):
-                raise TypeError(f"attach takes senders and receivers, not {half!r}")
-            inner = half._to_attach()
-            assert isinstance(inner, Handle)
-            if inner._port is MOVED:
-                raise ChannelMoved("this half was sent away already; a half can be sent once")
-            if inner._origin is not None:
-                origins.append(inner._origin)
-        if len(set(origins)) < len(origins):
-            raise EncodeError(HALF_TWICE)
-        return halves
 
     def _codec_for_reply(self, kind: Any) -> CodecClass | None:
         """Return the codec of the reply to a request on this channel: the same one."""
@@ -446,7 +327,10 @@ class Receiver(Handle, Generic[T]):
             await self._port.wait()
 
     async def __aiter__(self) -> AsyncIterator[T]:
-        """Receive until the channel is finished; raise other ends."""
+        """Receive until the channel is finished; raise other ends.
+
+        Skips a request that cannot be decoded if its caller was told so (AQ-CALL-4).
+        """
         while True:
             ready = self._port.ready
             while ready:
@@ -455,6 +339,11 @@ class Receiver(Handle, Generic[T]):
                 value = self._port.pop()
             except EndOfChannel:
                 return
+            except DecodeError as error:
+                if not error.was_answered:
+                    raise
+                logger.info("skipped a malformed request, and told its caller: %s", error)
+                continue
             if value is NOTHING:
                 await self._port.wait()
             else:
@@ -502,14 +391,3 @@ def handle_for(port: Port, headers: HeaderPairs) -> Sender[Any] | Receiver[Any]:
     if isinstance(port, NetworkSendPort):
         return Sender._from_port(port, seen)
     return Receiver._from_port(port, seen)
-
-
-def _abandon(half: Handle, port: Any) -> None:
-    """End a half that was garbage collected while open, on its loop, and warn."""
-    text = f"{half!r} was not closed; use `async with`, or call {half._ended_by}"
-    driver = getattr(port, "driver", None)
-    if driver is None:
-        port.abandon()
-    elif not driver.loop.is_closed():
-        driver.loop.call_soon_threadsafe(port.abandon)
-    warnings.warn(text, ResourceWarning, stacklevel=3, source=half)

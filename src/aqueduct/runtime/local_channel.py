@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from aqueduct.codec import ChannelHalf
@@ -52,6 +53,8 @@ class LocalChannel:
         self.closed = False
         self.sent = 0
         self.taken = 0
+        self.when_closed: Callable[[], None] | None = None
+        """Called once the receiver is closed."""
         self.room = Waiters()
         self.arrived = Waiters()
         self.emptied = Waiters()
@@ -118,6 +121,17 @@ class LocalSendPort:
         receipt: Receipt | None,
         attach: tuple[ChannelHalf, ...] = (),
     ) -> None:
+        self._queue(Parcel(value, headers, receipt, attach))
+
+    def send_error(self, headers: HeaderPairs) -> None:
+        self._queue(Parcel(None, headers, None))
+
+    def on_close(self, function: Callable[[], None] | None) -> None:
+        self.channel.when_closed = function
+        if function is not None and self.channel.closed:
+            function()
+
+    def _queue(self, parcel: Parcel) -> None:
         channel = self.channel
         if channel.finished or channel.cancelled:
             raise ChannelClosed("this sender was finished or cancelled")
@@ -125,7 +139,7 @@ class LocalSendPort:
             raise ReceiverClosed("the receiver was closed")
         if len(channel.queue) >= channel.capacity:
             raise WouldBlock(f"{channel.capacity} messages wait to be received")
-        channel.queue.append(Parcel(value, headers, receipt, attach))
+        channel.queue.append(parcel)
         channel.sent += 1
         channel.finished = channel.oneshot
         channel.arrived.wake()
@@ -229,6 +243,8 @@ class LocalReceivePort:
         if not channel.closed:
             channel.closed = True
             channel.drop()
+            if channel.when_closed is not None:
+                channel.when_closed()
 
     def is_over(self) -> bool:
         """Return whether this half was ended, so that it cannot be sent away."""

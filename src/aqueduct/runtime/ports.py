@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
@@ -16,6 +17,7 @@ from aqueduct.errors import (
     LocalProtocolError,
 )
 from aqueduct.protocol.modes import Mode
+from aqueduct.runtime.call_headers import error_of
 from aqueduct.runtime.headers import Headers
 from aqueduct.wire.chanid import describe
 from aqueduct.wire.frames import MessageFrame, MessageRun
@@ -44,6 +46,8 @@ class Message(Generic[T]):
     number: int
     _attached: Attached | None = field(default=None, repr=False, compare=False)
     """Holds the attachments of a message of `bytes` until `attachments` claims them."""
+    _halves: tuple[ChannelHalf, ...] | None = field(default=(), repr=False, compare=False)
+    """The halves in a typed message; None if it never left this process."""
 
     @property
     def attachments(self) -> tuple[Any, ...]:
@@ -92,15 +96,22 @@ class Parcel:
     """The halves that a message of `bytes` carries."""
 
     def message(self, number: int) -> Message[Any]:
-        """Return it as a received message."""
+        """Return it as a received message; raise the error that it may be instead."""
+        self._check()
         held = Held(self.attach) if self.attach else None
-        return Message(self.value, Headers(self.headers), number, held)
+        return Message(self.value, Headers(self.headers), number, held, None)
 
     def take(self) -> Any:
         """Return the value alone; end the halves that came with it (AQ-CLOSE-4)."""
+        self._check()
         for half in self.attach:
             end_half(half)
         return self.value
+
+    def _check(self) -> None:
+        error = error_of(self.headers) if self.headers else None
+        if error is not None:
+            raise error
 
     def settle(self, outcome: Outcome) -> None:
         """Set the receipt, if the sender asked for one."""
@@ -159,6 +170,12 @@ class SendPort(Protocol):
 
     async def wait(self) -> None:
         """Wait until `send` is worth a retry, or the port was replaced."""
+
+    def send_error(self, headers: HeaderPairs) -> None:
+        """Queue a message that is an error; raise `WouldBlock` without credit."""
+
+    def on_close(self, function: Callable[[], None] | None) -> None:
+        """Call a function once the receiver is closed or lost, or the connection has ended."""
 
     def give_up(self) -> None:
         """Leave the queue for connection credit after `WouldBlock`."""
@@ -247,15 +264,18 @@ class MovedPort:
         return ChannelMoved("this half was sent away in a message; the peer holds it now")
 
     mode = priority = property(_moved)
-    is_closed = set_mode = set_priority = offer = send = pop = pop_message = pop_many = (
-        next_size
-    ) = _moved
+    is_closed = set_mode = set_priority = offer = send = send_error = pop = pop_message = (
+        pop_many
+    ) = next_size = _moved
 
     async def wait(self) -> None:
         """Raise `ChannelMoved`."""
         self._moved()
 
     flush = wait_closed = wait
+
+    def on_close(self, function: Callable[[], None] | None) -> None:
+        """Do nothing: this half does not end here."""
 
     def is_pressed(self) -> bool:
         """Return False: nothing is queued here."""

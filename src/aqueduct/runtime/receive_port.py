@@ -12,10 +12,12 @@ from aqueduct.errors import (
     ChannelClosed,
     ChannelError,
     ChannelLostInTransit,
+    DecodeError,
     EndOfChannel,
 )
 from aqueduct.protocol.connection import ConnectionCore
 from aqueduct.protocol.events import End, ReceiverEnded
+from aqueduct.runtime.call_headers import INVALID_REQUEST, error_header, error_of
 from aqueduct.runtime.headers import Headers
 from aqueduct.runtime.ports import (
     FORKED,
@@ -26,6 +28,7 @@ from aqueduct.runtime.ports import (
     Outcome,
     Parcel,
 )
+from aqueduct.runtime.send_port import NetworkSendPort
 from aqueduct.runtime.waiters import Waiters
 from aqueduct.wire.chanid import describe, is_oneshot
 from aqueduct.wire.frames import MessageFrame, MessageRun
@@ -241,10 +244,19 @@ class NetworkReceivePort:
     def _pop_rich(self, entry: MessageFrame, whole: bool) -> Any:
         """Return a message with headers or attachments."""
         self._passed += 1
+        error = error_of(entry.headers) if entry.headers else None
+        if error is not None:  # AQ-CALL-3
+            self.driver.abandon(entry)
+            raise error
         if whole and entry.attachments and self.codec.is_identity:
             attached = self.driver.attached(entry)
             return Message(entry.payload, Headers(entry.headers), entry.number, attached)
-        return self._present(self._decode(entry), entry.headers, entry.number, whole)
+        claimed: dict[int, ChannelHalf] = {}
+        value = self._decode(entry, claimed)
+        if not whole:
+            return value
+        halves = tuple(claimed.values())
+        return Message(value, Headers(entry.headers), entry.number, None, halves)
 
     def _unroll(self, run: MessageRun) -> None:
         """Decode messages without headers or attachments, up to the first malformed one."""
@@ -314,14 +326,15 @@ class NetworkReceivePort:
     def _present(value: Any, headers: HeaderPairs, number: int, whole: bool) -> Any:
         return Message(value, Headers(headers), number) if whole else value
 
-    def _decode(self, message: MessageFrame) -> Any:
-        """Decode a message with attachments; unclaimed halves are closed (AQ-CLOSE-4)."""
+    def _decode(self, message: MessageFrame, claimed: dict[int, ChannelHalf]) -> Any:
+        """Decode a message with attachments; unclaimed halves are closed (AQ-CLOSE-4).
+
+        ``claimed`` gets the handles by channel, and keeps them alive, so that a decode error does
+        not warn that they leaked.
+        """
         if self.codec.is_identity:
             self.driver.abandon(message)
             return message.payload
-
-        claimed: dict[int, ChannelHalf] = {}
-        """Keeps the handles alive, so that a decode error does not warn that they leaked."""
 
         def claim(index: int, half: type[ChannelHalf], kind: Any) -> ChannelHalf:
             if not 0 <= index < len(message.attachments):
@@ -332,12 +345,34 @@ class NetworkReceivePort:
 
         try:
             return self.codec.decode(message.payload, claim)
-        except AqueductError:
+        except AqueductError as error:
+            if isinstance(error, DecodeError):
+                error.was_answered = self._answer(message, error)
             for channel in claimed:
                 self.driver.give_up(channel)
             raise
         finally:
             self.driver.abandon(message)
+
+    def _answer(self, message: MessageFrame, error: DecodeError) -> bool:
+        """Tell the caller why its request is malformed, if the message has a reply (AQ-CALL-4)."""
+        reply: NetworkSendPort | None = None
+        for attachment in message.attachments:
+            port = self.driver.ports.get(attachment.channel)
+            if isinstance(port, NetworkSendPort) and (reply is None or port.oneshot):
+                reply = port
+                if port.oneshot:
+                    break
+        if reply is None:
+            return False
+        # An error of the application's own code is none of the caller's business.
+        text = str(error) if error.__cause__ is None else "the request could not be read"
+        try:
+            reply.send_error(error_header(INVALID_REQUEST, text))
+            reply.finish()
+        except AqueductError:
+            reply.cancel()  # the caller learns at least that there will be no reply
+        return True
 
     def _end(self) -> AqueductError:
         ended = self.ended

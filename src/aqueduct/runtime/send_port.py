@@ -20,6 +20,7 @@ from aqueduct.protocol.connection import ConnectionCore
 from aqueduct.protocol.events import Delivered, End, SenderEnded, Undelivered
 from aqueduct.protocol.modes import Mode
 from aqueduct.protocol.priorities import check_priority
+from aqueduct.runtime.call_headers import error_of
 from aqueduct.runtime.ports import (
     FORKED,
     Description,
@@ -60,6 +61,7 @@ class NetworkSendPort:
         "_refusal_raised",
         "_refused",
         "_send_plain",
+        "_when_closed",
         "cancelled",
         "channel",
         "codec",
@@ -120,6 +122,7 @@ class NetworkSendPort:
         """Whether a call has raised it."""
         self._forgone = 0
         """Unreliable messages that were lost; `flush` does not raise for them."""
+        self._when_closed: Callable[[], None] | None = None
         self.room = Waiters()
         self.settled = Waiters()
         self._over: Waiters | None = None
@@ -188,6 +191,21 @@ class NetworkSendPort:
         self._send_any(value, headers, receipt, attach)
         self.sent += 1
         self.driver.touch()
+
+    def send_error(self, headers: HeaderPairs) -> None:
+        if self.ended is not None:
+            raise self._error()
+        if self.waiting:
+            raise WouldBlock("messages queued before the channel was sent away go first")
+        self.driver.send(self.channel, b"", headers, [])
+        self.sent += 1
+        self.finished = self.finished or self.oneshot
+        self.driver.touch()
+
+    def on_close(self, function: Callable[[], None] | None) -> None:
+        self._when_closed = function
+        if function is not None and self.ended is not None and self._is_closed(self.ended.how):
+            function()
 
     async def wait(self) -> None:
         if self.ended is None:
@@ -283,7 +301,10 @@ class NetworkSendPort:
         while self.waiting:
             parcel = self.waiting[0]
             try:
-                self._send_any(parcel.value, parcel.headers, parcel.receipt, parcel.attach)
+                if parcel.headers and error_of(parcel.headers) is not None:
+                    self.driver.send(self.channel, b"", parcel.headers, [])
+                else:
+                    self._send_any(parcel.value, parcel.headers, parcel.receipt, parcel.attach)
             except WouldBlock:
                 return
             except AqueductError as error:
@@ -338,6 +359,8 @@ class NetworkSendPort:
         self.settled.wake_all()
         if self._over is not None:
             self._over.wake_all()
+        if self._when_closed is not None and self._is_closed(event.how):
+            self._when_closed()
 
     # -- inside -----------------------------------------------------------------------------------
 
@@ -384,6 +407,11 @@ class NetworkSendPort:
     def _is_full(self) -> bool:
         """Return whether an unordered sender has to wait for acks."""
         return self._is_unordered and self.sent - self.delivered - self.undelivered >= MAX_UNSETTLED
+
+    @staticmethod
+    def _is_closed(end: End) -> bool:
+        """Return whether nobody receives any more."""
+        return end is End.RECEIVER_CLOSED or end is End.LOST or end is End.CONNECTION
 
     def _finish(self) -> None:
         self.core.finish(self.channel, self.driver.time)

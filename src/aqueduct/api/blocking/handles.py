@@ -13,7 +13,7 @@ from aqueduct.api import channels, handles
 from aqueduct.api.calls import Request
 from aqueduct.api.channels import ChannelOptions, OneshotOptions
 from aqueduct.codec import ChannelHalf
-from aqueduct.errors import AqueductError, EndOfChannel, MessageError
+from aqueduct.errors import AqueductError, DecodeError, EndOfChannel, MessageError
 from aqueduct.protocol.modes import Mode
 from aqueduct.runtime.background import (
     Attribute,
@@ -230,9 +230,15 @@ class Receiver(BlockingHalf[handles.Receiver[T]], Generic[T]):
         """Receive until the channel is finished; raise other ends."""
         while True:
             try:
-                yield self.receive()
+                value = self.receive()
             except EndOfChannel:
                 return
+            except DecodeError as error:
+                if not error.was_answered:
+                    raise
+                handles.logger.info("skipped a malformed request, and told its caller: %s", error)
+            else:
+                yield value
 
     def close(self) -> None:
         """Stop receiving: the sender gets `ReceiverClosed`, and queued messages are discarded."""
