@@ -469,3 +469,46 @@ def ran_well(script: str, *arguments: str) -> None:
         )
     assert ran.returncode == 0, ran.stderr
     assert "Error" not in ran.stderr
+
+
+# -- clients that leave ----------------------------------------------------------------------------
+
+
+def fail_as_client(address: str) -> None:
+    with blocking.connect(address, trust=aqueduct.dev_trust()) as client:
+        client.entrypoint.send(b"half of it")
+        raise ZeroDivisionError
+
+
+def test_a_client_that_leaves_ends_the_loop_of_a_blocking_server(
+    own_certificates: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """AQ-LEAVE-1, AQ-LEAVE-2."""
+    ended: list[BaseException | None] = []
+    done = threading.Semaphore(0)
+
+    def handle(connection: blocking.ServerConnection[bytes]) -> None:
+        try:
+            for _ in connection.entrypoint:
+                pass
+        except BaseException as error:
+            ended.append(error)
+            raise
+        else:
+            ended.append(None)
+        finally:
+            done.release()
+
+    with blocking.serve("127.0.0.1:0", tls=aqueduct.dev_tls()) as server:
+        thread = threading.Thread(target=server.run, args=(handle,))
+        thread.start()
+        with blocking.connect(server.address, trust=aqueduct.dev_trust()) as client:
+            client.entrypoint.send(b"all of it")
+        assert done.acquire(timeout=SECONDS)
+        with pytest.raises(ZeroDivisionError):
+            fail_as_client(server.address)
+        assert done.acquire(timeout=SECONDS)
+    thread.join(SECONDS)
+    assert ended[0] is None
+    assert isinstance(ended[1], aqueduct.ConnectionLost)
+    assert caplog.records == []

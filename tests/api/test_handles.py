@@ -465,7 +465,7 @@ async def test_a_networked_half_names_its_channel_mode_and_state() -> None:
         await eventually(lambda: "receiver closed" in repr(sender), "the sender gets the end")
         assert repr(sender) == "<Sender channel=client#1> mode=unreliable receiver closed>"
         assert repr(theirs) == "<Receiver channel=client#1> mode=unknown closed>"
-    assert repr(client.entrypoint) == "<Sender channel=entrypoint mode=ordered connection ended>"
+    assert repr(client.entrypoint) == "<Sender channel=entrypoint mode=ordered finished>"
 
 
 async def test_only_the_peer_knows_the_mode_of_a_sender_that_it_holds() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 
 import aqueduct
 from aqueduct import ConnectError, ConnectTimeout, Headers
+from aqueduct.runtime import connection_driver
 from aqueduct.runtime.connection_driver import ConnectionDriver
 from aqueduct.testing.relay import Impairments, Relay
 from tests.hostile.attacks import first_packet
@@ -152,7 +155,7 @@ async def test_messages_that_arrived_before_the_end_can_be_received_after_it() -
             await connection.entrypoint.flush()
         await accepted.wait_closed()
         assert [await accepted.entrypoint.receive() for _ in range(3)] == [b"0", b"1", b"2"]
-        with pytest.raises(aqueduct.ConnectionLost):
+        with pytest.raises(aqueduct.EndOfChannel):
             await accepted.entrypoint.receive()
 
 
@@ -330,3 +333,162 @@ async def test_a_server_whose_close_is_cancelled_leaves_its_port_free() -> None:
         await client.close(aqueduct.CloseCode.INTERNAL)
         with pytest.raises(aqueduct.ConnectionLost):
             await receiver.receive()
+
+
+# -- clients that leave ----------------------------------------------------------------------------
+
+
+class Handled:
+    """A handler's messages, and how its loop ended: None for a normal end."""
+
+    def __init__(self) -> None:
+        self.messages: list[bytes] = []
+        self.ended: list[BaseException | None] = []
+
+    async def read(self, connection: aqueduct.ServerConnection[bytes]) -> None:
+        try:
+            async for message in connection.entrypoint:
+                self.messages.append(message)
+        except BaseException as error:
+            self.ended.append(error)
+            raise
+        self.ended.append(None)
+
+
+@pytest.fixture(params=["127.0.0.1:0", "memory://"])
+def address(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@asynccontextmanager
+async def handled(handler: Any, address: str) -> AsyncIterator[str]:
+    """Serve with a handler, and yield the address."""
+    async with asyncio.timeout(SECONDS), aqueduct.serve(address, tls=aqueduct.dev_tls()) as server:
+        serving = asyncio.create_task(server.run(handler))
+        yield server.address
+        await eventually(lambda: not server.connections, "the connections end")
+    await serving
+
+
+async def test_a_client_that_leaves_ends_the_servers_loop_and_nothing_is_logged(
+    address: str, reported: list[dict[str, Any]], caplog: pytest.LogCaptureFixture
+) -> None:
+    """AQ-LEAVE-1."""
+    handler = Handled()
+    async with handled(handler.read, address) as where:
+        for _ in range(2):
+            async with aqueduct.connect(where, trust=aqueduct.dev_trust()) as client:
+                for number in range(3):
+                    await client.entrypoint.send(b"%d" % number)
+    assert handler.messages == [b"0", b"1", b"2"] * 2
+    assert handler.ended == [None, None]
+    gc.collect()
+    assert (reported, caplog.records) == ([], [])
+
+
+async def fail_as_client(where: str) -> None:
+    async with aqueduct.connect(where, trust=aqueduct.dev_trust()) as client:
+        await client.entrypoint.send(b"half of it")
+        raise ZeroDivisionError
+
+
+async def test_a_client_that_leaves_by_an_exception_does_not_look_finished(
+    address: str, reported: list[dict[str, Any]], caplog: pytest.LogCaptureFixture
+) -> None:
+    """AQ-LEAVE-2."""
+    handler = Handled()
+    async with handled(handler.read, address) as where:
+        with pytest.raises(ZeroDivisionError):
+            await fail_as_client(where)
+    assert handler.messages == [b"half of it"]
+    (error,) = handler.ended
+    assert isinstance(error, aqueduct.ConnectionLost)
+    assert error.by_peer
+    assert error.code == aqueduct.CloseCode.NO_ERROR
+    assert error.reason == "left by an exception"
+    assert (reported, caplog.records) == ([], [])
+
+
+async def test_a_handler_that_only_learns_of_the_end_from_an_error_is_not_reported(
+    address: str, reported: list[dict[str, Any]]
+) -> None:
+    async def receive(connection: aqueduct.ServerConnection[bytes]) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(connection.entrypoint.receive())
+
+    async with (
+        handled(receive, address) as where,
+        aqueduct.connect(where, trust=aqueduct.dev_trust()),
+    ):
+        pass
+    assert reported == []
+
+
+async def test_an_end_of_another_channel_is_reported(reported: list[dict[str, Any]]) -> None:
+    async def mistake(connection: aqueduct.ServerConnection[bytes]) -> None:
+        sender, receiver = aqueduct.channel()
+        sender.finish()
+        await receiver.receive()
+
+    async with handled(mistake, "memory://") as where:
+        client = await aqueduct.connect(where, trust=aqueduct.dev_trust())
+        await client.wait_closed()
+    assert [type(one["exception"]) for one in reported] == [aqueduct.EndOfChannel]
+
+
+async def test_what_a_client_sent_on_other_channels_arrives_before_it_has_left() -> None:
+    """AQ-LEAVE-1: a handler that does not wait for its tasks loses nothing."""
+    sizes: list[int] = []
+    kind = aqueduct.Receiver[bytes]
+
+    async def count(numbers: aqueduct.Receiver[bytes]) -> None:
+        sizes.append(sum([len(payload) async for payload in numbers]))
+
+    tasks = []
+
+    async def start(connection: aqueduct.ServerConnection[Any]) -> None:
+        tasks.extend([asyncio.create_task(count(one)) async for one in connection.entrypoint])
+
+    async with (
+        asyncio.timeout(SECONDS),
+        aqueduct.serve("127.0.0.1:0", kind, tls=aqueduct.dev_tls()) as server,
+    ):
+        serving = asyncio.create_task(server.run(start))
+        trust = aqueduct.dev_trust()
+        async with aqueduct.connect(server.address, kind, trust=trust) as client:
+            sender, receiver = aqueduct.channel()
+            await client.entrypoint.send(receiver)
+            async with sender:
+                for _ in range(60):
+                    await sender.send(bytes(50_000))
+        await asyncio.gather(*tasks)
+    await serving
+    assert sizes == [3_000_000]
+
+
+async def test_leaving_repeats_what_the_network_loses() -> None:
+    """AQ-LEAVE-1: the client does not close before the server has the end of the entrypoint."""
+    handler = Handled()
+    async with (
+        handled(handler.read, "127.0.0.1:0") as where,
+        Relay(where, Impairments(), seed=1) as relay,
+        aqueduct.connect(relay.address, trust=aqueduct.dev_trust()) as client,
+    ):
+        await client.entrypoint.send(b"first")
+        await client.entrypoint.flush()
+        relay.drop_next(2)
+    assert handler.ended == [None]
+
+
+async def test_leaving_a_server_that_is_silent_takes_a_bounded_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connection_driver, "LINGER", 0.2)
+    async with serve() as server, Relay(server.address, Impairments(), seed=1) as relay:
+        client = await aqueduct.connect(relay.address, trust=aqueduct.dev_trust())
+        assert await server.accept() is not None
+        relay.blackout()
+        async with asyncio.timeout(10):  # the idle timeout is longer
+            await client.__aexit__(None, None, None)
+        assert not client.is_open
+        relay.end_blackout()

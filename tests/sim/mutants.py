@@ -139,6 +139,19 @@ MUTANTS = [
         "        half.route_back(now + self._context.config.ack_delay)\n",
         "",
     ),
+    # Leaving
+    Mutant(
+        "a client that leaves does not wait for the end of the entrypoint",
+        "protocol/connection.py",
+        "        if self._is_leaving and ENTRYPOINT not in self._channels.halves:\n",
+        "        if self._is_leaving:\n",
+    ),
+    Mutant(
+        "a client that leaves never closes",
+        "protocol/connection.py",
+        "            self._is_leaving = True\n",
+        "            self._is_leaving = False\n",
+    ),
     # Credit
     Mutant(
         "DEQUEUED is not sent when the queue runs empty",

@@ -72,6 +72,20 @@ def a_loss_that_spreads() -> Record:
     return _end(pair)
 
 
+def a_client_that_leaves() -> Record:
+    """Two messages, the second one on its way when the client leaves."""
+    pair = Pair(delay=0.02)
+    pair.run(0.2)
+    pair.client.send(ENTRYPOINT, b"zero")
+    pair.run(0.1)
+    pair.server.take(ENTRYPOINT)
+    pair.client.send(ENTRYPOINT, b"one")
+    pair.client.leave()
+    pair.run(0.03)  # the close arrives one delay after CLOSE_RECEIVER
+    pair.server.take(ENTRYPOINT)
+    return _end(pair)
+
+
 def a_cancel() -> Record:
     """A channel that is cancelled with messages in flight."""
     pair = Pair(delay=0.02)

@@ -279,6 +279,11 @@ CASES: list[tuple[str, Callable[[], Record], Doctor]] = [
         scenes.three_messages,
         add(SendFailed(0.2, Side.CLIENT, ENTRYPOINT, "ChannelClosed", 1, 0, False)),
     ),
+    (
+        "leaving is no error",
+        scenes.a_client_that_leaves,
+        change_event(saw(ReceiverEnded), how=End.CONNECTION),
+    ),
     ("everything ends", scenes.three_messages, leave_something),
 ]
 

@@ -15,6 +15,7 @@ def test_plans_leave_out_different_features() -> None:
     assert {plan.modes for plan in plans} >= {(mode,) for mode in Mode}
     assert any(plan.lost_at is not None for plan in plans)
     assert any(plan.close_at is not None for plan in plans)
+    assert any(plan.leave_at is not None for plan in plans)
     assert any(plan.refuse for plan in plans)
     assert any(dict(plan.weights)["cancel"] == 0 for plan in plans)
     assert any(plan.unclaimed > 0 for plan in plans)

@@ -39,7 +39,9 @@ T = TypeVar("T")
 class Connection(Generic[T]):
     """One connection; `entrypoint` is the channel that it begins with.
 
-    `connect` and `Server` make connections. Use one in ``async with``, or call `close`.
+    `connect` and `Server` make connections. Use one in ``async with``, or call `close`. A client
+    that reaches the end of its ``async with`` finishes its entrypoint, so that the server's
+    ``async for`` ends. If the block raises, the server gets `ConnectionLost` behind what was sent.
     """
 
     entrypoint: Any
@@ -97,8 +99,9 @@ class Connection(Generic[T]):
     async def close(self, code: CloseCode = CloseCode.NO_ERROR, reason: str = "") -> None:
         """Close the connection behind what was sent; open channels end with `ConnectionLost`.
 
-        This waits up to three seconds for the peer to have what was sent, and does not say whether
-        that was long enough: call `Sender.flush` before, which raises if it was not delivered.
+        To end the server's ``async for``, finish the entrypoint before. This waits up to three
+        seconds for the peer to have what was sent, and does not say whether that was long enough:
+        call `Sender.flush` before, which raises if it was not delivered.
         """
         await self._driver.close(code, reason)
 
@@ -127,10 +130,7 @@ class Connection(Generic[T]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if error is None:
-            await self._driver.leave()
-        else:
-            await self.close()
+        await self._driver.leave(failed=error is not None)
 
     def __repr__(self) -> str:
         state = "closed" if not self.is_open else "open" if self.is_ready else "connecting"

@@ -19,7 +19,7 @@ from aqueduct.api.connection import (
 from aqueduct.api.handles import Receiver
 from aqueduct.codec import CodecClass, codec_for
 from aqueduct.codec.registry import choose, codec_of_peer, reason_to_refuse
-from aqueduct.errors import AqueductError, CloseCode, ConnectionLost
+from aqueduct.errors import AqueductError, CloseCode, ConnectionLost, EndOfChannel
 from aqueduct.observe.base import ObserverFactory
 from aqueduct.protocol.budget import Budget
 from aqueduct.protocol.config import Config, Limits
@@ -257,10 +257,11 @@ class Server(Generic[T]):
             _report_handler(connection, error)
             closing = self._close_in_task(connection, *failed)
         except Exception as error:  # noqa: BLE001 -- one connection's failure is not the server's
-            if isinstance(error, ConnectionLost) and not connection.is_open:
-                return
-            _report_handler(connection, error)
-            closing = self._close_in_task(connection, *failed)
+            if is_end_of(connection, error):
+                closing = self._close_in_task(connection, CloseCode.NO_ERROR, "")
+            else:
+                _report_handler(connection, error)
+                closing = self._close_in_task(connection, *failed)
         else:
             closing = self._close_in_task(connection, CloseCode.NO_ERROR, "")
         await asyncio.shield(closing)
@@ -273,6 +274,25 @@ class Server(Generic[T]):
         self._leaving.add(closing)
         closing.add_done_callback(self._leaving.discard)
         return closing
+
+
+def is_end_of(connection: Connection[Any], error: BaseException) -> bool:
+    """Return whether an error, or each one of a group, only says that the client has left.
+
+    That is `ConnectionLost` once the connection has ended, and `EndOfChannel` once the handler has
+    seen the end of the entrypoint.
+    """
+    left = [error]
+    while left:
+        one = left.pop()
+        if isinstance(one, BaseExceptionGroup):
+            left.extend(one.exceptions)
+        elif not (
+            (isinstance(one, ConnectionLost) and not connection.is_open)
+            or (isinstance(one, EndOfChannel) and connection._driver.has_told_end)
+        ):
+            return False
+    return True
 
 
 def _report_handler(connection: ServerConnection[Any], error: BaseException) -> None:

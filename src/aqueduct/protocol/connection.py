@@ -30,7 +30,7 @@ from aqueduct.protocol.outgoing import OutgoingStream
 from aqueduct.protocol.priorities import DEFAULT_PRIORITY, check_priority
 from aqueduct.protocol.receiver import ReceivingHalf
 from aqueduct.protocol.sender import SendingHalf
-from aqueduct.wire.chanid import Side, describe
+from aqueduct.wire.chanid import ENTRYPOINT, Side, describe
 from aqueduct.wire.frames import (
     PROTOCOL_VERSION,
     AckVersion,
@@ -109,6 +109,8 @@ class ConnectionCore:
         self._peer_headers: HeaderPairs | None = None
         self._ready = False
         self._ended = False
+        self._is_leaving = False
+        """Whether to close when the entrypoint, which is finished, has ended."""
         self._now = 0.0
         """The time of the last input."""
         self._greeting: OutgoingStream | None = None
@@ -339,6 +341,14 @@ class ConnectionCore:
             self._end(code, reason, False, now)
             self._context.out.close(code, reason, at_once=False)
 
+    def leave(self, now: float) -> None:
+        """Finish a client's entrypoint, and close once the server has all of it (AQ-LEAVE-1)."""
+        if self.side == Side.SERVER:
+            raise LocalProtocolError("only a client leaves: a server does not send on entrypoints")
+        if not self._ended:
+            self._is_leaving = True
+            self.finish(ENTRYPOINT, now)
+
     # -- outputs ---------------------------------------------------------------------------------
 
     def poll_actions(self) -> list[Action]:
@@ -352,6 +362,8 @@ class ConnectionCore:
         context = self._context
         if context.blocked.sizes:
             self._wake_blocked()
+        if self._is_leaving and ENTRYPOINT not in self._channels.halves:
+            self.close_connection(CloseCode.NO_ERROR, "", self._now)
         share = self._memory.address_share
         if share is not None and not self._memory.charge(
             share, len(self._streams), len(self._channels.halves)

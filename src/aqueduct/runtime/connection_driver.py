@@ -70,6 +70,8 @@ _UNAVAILABLE = [TURN_BYTES - TURN_BYTES // (1 + busy) for busy in range(_MOST_BU
 
 LINGER = 3.0
 """Seconds that `close` waits for the peer to have everything that was sent."""
+_INTERRUPTED = "left by an exception"
+"""The reason that the peer gets when the block around a connection raised."""
 
 MakeHandle = Callable[[Port, HeaderPairs], ChannelHalf]
 """Makes the handle of a port, with the headers of its channel."""
@@ -129,9 +131,9 @@ class ConnectionDriver:
         if observers:
             self._attach(observers)
         transport.attach(self)
-        self.entrypoint: ChannelHalf | None = make_handle(
-            self.open_port(ENTRYPOINT, kind, codec), ()
-        )
+        port = self.open_port(ENTRYPOINT, kind, codec)
+        self._entry_port: Port | None = port
+        self.entrypoint: ChannelHalf | None = make_handle(port, ())
         _live.add(self)
 
     def _attach(self, factories: Sequence[ObserverFactory]) -> None:
@@ -174,7 +176,7 @@ class ConnectionDriver:
     def discard(self, error: AqueductError) -> None:
         """Break the reference cycles of a connection that failed with this error."""
         self.transport.detach()
-        self.entrypoint = None
+        self.entrypoint = self._entry_port = None
         error.__traceback__ = None
 
     def _fail(self, error: AqueductError) -> None:
@@ -398,8 +400,11 @@ class ConnectionDriver:
 
     # -- the end ----------------------------------------------------------------------------------
 
-    async def close(self, code: CloseCode, reason: str) -> None:
-        """Close the connection behind what was sent, and wait up to `LINGER` seconds for that."""
+    async def close(self, code: CloseCode, reason: str, *, leaving: bool = False) -> None:
+        """Close the connection behind what was sent, and wait up to `LINGER` seconds for that.
+
+        A client that is ``leaving`` finishes its entrypoint before (AQ-LEAVE-1).
+        """
         if self.is_forked:
             return  # the connection and its socket belong to the parent
         self._was_closed_here = True
@@ -412,6 +417,12 @@ class ConnectionDriver:
                         # application.
                         await self.wait_ready()
                         await self._wait_sent()
+                        # Not earlier: a server may close when the entrypoint ends.
+                        if leaving and isinstance(self._entry_port, NetworkSendPort):
+                            self._entry_port.finish()
+                            self.core.leave(self.transport.now())
+                            while not self.transport.is_closed:
+                                await self._flushed.wait()
             # One flush is enough: packets and timers cause those that follow.
             self.close_soon(code, reason)
             with contextlib.suppress(TimeoutError):
@@ -427,16 +438,20 @@ class ConnectionDriver:
             if when_closed is not None:
                 await when_closed()
 
-    async def leave(self) -> None:
-        """Close at the end of a block that went well.
+    async def leave(self, *, failed: bool = False) -> None:
+        """Close at the end of a block; ``failed`` if the block raised.
 
-        If the server has not accepted early data yet, wait for its answer, and raise a refusal.
+        If it did not, and the server has not accepted early data yet, wait for the server's answer,
+        and raise a refusal.
         """
+        if failed:
+            await self.close(CloseCode.NO_ERROR, _INTERRUPTED)  # AQ-LEAVE-2
+            return
         try:
             if not self._failure_was_raised and not self._was_closed_here and not self.is_forked:
                 await self.wait_ready()
         finally:
-            await self.close(CloseCode.NO_ERROR, "")
+            await self.close(CloseCode.NO_ERROR, "", leaving=True)
 
     async def drain(self, grace: float) -> None:
         """Wait up to ``grace`` seconds for all channels to end, then close."""
@@ -446,6 +461,12 @@ class ConnectionDriver:
                 while self.ended is None and self.core.channel_count:
                     await self._flushed.wait()
         await self.close(CloseCode.GOING_AWAY, "drained")
+
+    @property
+    def has_told_end(self) -> bool:
+        """Whether the application was told how the entrypoint, a receiver, has ended."""
+        port = self._entry_port
+        return isinstance(port, NetworkReceivePort) and port.has_told_end
 
     async def _wait_sent(self) -> None:
         """Wait until the peer has acknowledged everything sent, or has stopped receiving."""

@@ -62,6 +62,7 @@ class NetworkReceivePort:
         "core",
         "driver",
         "ended",
+        "has_told_end",
         "leftover",
         "oneshot",
         "ready",
@@ -81,6 +82,8 @@ class NetworkReceivePort:
         self.codec: Codec[Any] = codec_for(kind, codec)
         self.ended: ReceiverEnded | None = None
         self.closed = False
+        self.has_told_end = False
+        """Whether the application was told how the channel ended."""
         self.arrived = Waiters()
         self.leftover: deque[Parcel] | None = None
         """Messages queued while the channel was local."""
@@ -232,6 +235,7 @@ class NetworkReceivePort:
                 raise error
             if not self._batch and not self._refill():
                 if self.ended is not None:
+                    self.has_told_end = True
                     raise self._end()
                 return NOTHING
             entry = self._batch.pop()

@@ -21,6 +21,7 @@ from aqueduct.testing.record import (
     RecordEntry,
     SendFailed,
 )
+from aqueduct.wire.chanid import ENTRYPOINT
 from aqueduct.wire.frames import MessageFrame, MessageRun
 from aqueduct.wire.primitives import HeaderPairs, headers_size
 
@@ -193,6 +194,10 @@ class SimulatedEndpoint:
         if len(messages) > limit:
             self._entries.append(CoreFault(now, self.side, f"take gave {len(messages)} of {limit}"))
         return messages
+
+    def leave(self) -> None:
+        """Leave in good order, as a client."""
+        self._call("leave", ENTRYPOINT, self.core.leave)
 
     def close_connection(self, code: CloseCode = CloseCode.NO_ERROR, reason: str = "") -> None:
         """Close the connection."""

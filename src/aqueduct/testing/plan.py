@@ -56,6 +56,8 @@ class WorkloadPlan:
     """The server refuses the client."""
     close_at: float | None
     """When an application closes the connection, or None."""
+    leave_at: float | None
+    """When the client leaves in good order, or None."""
     configs: tuple[Config, Config]
 
 
@@ -90,6 +92,7 @@ def draw_plan(random: Random) -> WorkloadPlan:
         accept_delay=random.choice((0.0, 0.0, 0.02, 0.3)),
         refuse=random.random() < 0.01,
         close_at=moment if 0.06 <= fate < 0.10 else None,
+        leave_at=moment if 0.10 <= fate < 0.16 else None,
         configs=draw_configs(random),
     )
 

@@ -81,6 +81,8 @@ class VirtualQuic(ABC):
         self.faults = faults
         self.active_side = Side.CLIENT
         """The side whose core got the last input: the one that raised, if a core raised."""
+        self.before_end: Callable[[Side], None] | None = None
+        """Called before a core is told that the connection is lost, as `TransportOwner` is."""
         self._recorders = tuple(recorders)
         self._after_input = after_input
         self._alive = [True, True]
@@ -358,7 +360,9 @@ class FakeQuic(VirtualQuic):
         if not self._alive[side]:
             return
         self._alive[side] = False
-        self._recorders[side].connection_lost(code, reason, by_peer)
         self.active_side = side
+        if self.before_end is not None:
+            self.before_end(side)
+        self._recorders[side].connection_lost(code, reason, by_peer)
         self._cores[side].handle_connection_lost(code, reason, by_peer, self.clock.now)
         self._after_input(side)

@@ -73,6 +73,9 @@ class Simulation:
             clock.at(plan.lost_at, self._lose_connection, plan.lost_at)
         if plan.close_at is not None:
             clock.at(plan.close_at, self._close, self._random.choice(self.applications))
+        if plan.leave_at is not None:
+            clock.at(plan.leave_at, self._leave, self.applications[Side.CLIENT])
+            pair.network.before_end = lambda side: self.applications[side].rescue()
         try:
             pair.run(plan.duration)
             pair.calm()
@@ -132,6 +135,11 @@ class Simulation:
         if not application.over:
             application.endpoint.close_connection(CloseCode.NO_ERROR, "closed by the plan")
             self._finish_turn(application)
+
+    def _leave(self, client: Application) -> None:
+        if not client.over:
+            client.leave()
+            self._finish_turn(client)
 
 
 def simulate(seed: int) -> RunOutcome[Record]:

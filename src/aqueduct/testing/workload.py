@@ -115,6 +115,18 @@ class Application:
             while handle.readable and handle.channel in self.receivers:
                 self._take(handle, self.random.choice((1, 2, 100)))
 
+    def leave(self) -> None:
+        """Leave in good order, as a client."""
+        handle = self.senders.get(ENTRYPOINT)
+        if handle is not None:
+            handle.open = False
+        self.endpoint.leave()
+
+    def rescue(self) -> None:
+        """Take everything that has arrived, because the connection ends."""
+        while readable := [handle for handle in self.receivers.values() if handle.readable]:
+            self._take(readable[0], 1_000_000)
+
     def begin_to_drain(self) -> None:
         """Create nothing new from now on, and start to drain."""
         self.draining = True

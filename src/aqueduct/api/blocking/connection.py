@@ -14,7 +14,7 @@ from aqueduct.api import server as servers
 from aqueduct.api.blocking.handles import Receiver, Sender, present, wrap
 from aqueduct.api.client import ConnectOptions
 from aqueduct.api.server import AcceptCallback, ServeOptions
-from aqueduct.errors import CloseCode, ConnectionLost, EndOfChannel
+from aqueduct.errors import CloseCode, EndOfChannel
 from aqueduct.runtime.background import (
     Attribute,
     Background,
@@ -68,7 +68,7 @@ class Connection(BlockingTwin[connections.Connection[T]], Generic[T]):
         self._background.run(self._inner.wait_closed(), timeout)
 
     def _leave(self, *, failed: bool) -> None:
-        self._background.run(self._inner.close() if failed else self._inner._driver.leave())
+        self._background.run(self._inner._driver.leave(failed=failed))
 
     def __repr__(self) -> str:
         return f"<blocking.{repr(self._inner)[1:]}"
@@ -215,7 +215,8 @@ def _handle(
     try:
         handler(connection)
     except BaseException as error:  # noqa: BLE001 -- an error in one handler must not stop the server
-        if isinstance(error, ConnectionLost) and not connection.is_open:
+        if servers.is_end_of(connection._inner, error):
+            connection.close()
             return
         loop = connection._background.loop
         context = {"message": f"the handler of {connection!r} failed", "exception": error}

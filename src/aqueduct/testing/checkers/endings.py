@@ -19,7 +19,7 @@ from aqueduct.testing.checkers.facts import RunFacts
 from aqueduct.testing.checkers.rules import EPSILON, NEVER
 from aqueduct.testing.checkers.subjects import ChannelFacts
 from aqueduct.testing.record import ConnectionClosed, CoreFault, EventRaised, SendFailed
-from aqueduct.wire.chanid import Side
+from aqueduct.wire.chanid import ENTRYPOINT, Side
 
 POLITE = (CloseCode.NO_ERROR, CloseCode.REFUSED)
 
@@ -174,6 +174,27 @@ def _problem_of_error(facts: RunFacts, channel: ChannelFacts, entry: SendFailed)
         if made + entry.attached > smallest:
             return None
     return "this error is never allowed"
+
+
+@checker
+def leaving_is_no_error(facts: RunFacts) -> Iterator[Violation]:
+    """A client that leaves closes as soon as the entrypoint has ended in order (AQ-LEAVE-1)."""
+    if facts.left == NEVER:
+        return
+    entrypoint = facts.channels[ENTRYPOINT]
+    ended = min((time for time, _ in entrypoint.sender_ends), default=NEVER)
+    closed = facts.closed[Side.CLIENT]
+    if closed == NEVER:
+        if facts.gone[Side.CLIENT] == NEVER and max(ended, facts.left) < facts.end:
+            yield Violation("left, and never closed", facts.left, Side.CLIENT)
+        return
+    for half, end in (
+        (entrypoint.sender, entrypoint.sender_end),
+        (entrypoint.receiver, entrypoint.receiver_end),
+    ):
+        if end is not None and end.how is End.CONNECTION and closed >= facts.left:
+            text = "the client left, but the entrypoint ended with the connection"
+            yield Violation(text, closed, half, ENTRYPOINT)
 
 
 @checker

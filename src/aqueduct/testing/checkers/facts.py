@@ -62,6 +62,10 @@ class RunFacts:
         self.channels: dict[int, ChannelFacts] = {ENTRYPOINT: ChannelFacts(ENTRYPOINT, None)}
         self.gone = [NEVER, NEVER]
         """When the connection ended, by side."""
+        self.left = NEVER
+        """When the client began to leave in good order."""
+        self.closed = [NEVER, NEVER]
+        """When each side closed the connection itself."""
         self.listening = [NEVER, NEVER]
         """When each side starts to act on frames of channels, and knows the peer's limits."""
         self.streams: dict[tuple[Side, int], StreamFacts] = {}
@@ -90,6 +94,8 @@ class RunFacts:
                 self._called(entry)
             elif isinstance(entry, ConnectionClosed | ConnectionGone):
                 self.gone[entry.side] = min(self.gone[entry.side], entry.time)
+                if isinstance(entry, ConnectionClosed):
+                    self.closed[entry.side] = min(self.closed[entry.side], entry.time)
             elif isinstance(entry, SendFailed):
                 self._of(entry.channel, entry)
             elif isinstance(entry, RttMeasured):
@@ -183,6 +189,9 @@ class RunFacts:
             return
         if called.verb == "set mode":
             facts.mode = called.detail
+        elif called.verb == "leave":
+            self.left = called.time
+            facts.finish_called = min(facts.finish_called, called.time)
         elif called.verb == "finish":
             facts.finish_called = min(facts.finish_called, called.time)
         elif called.verb == "cancel":
