@@ -17,6 +17,10 @@ INSTALLED := $(VENV)/.installed
 FUZZ_INSTALLED := $(VENV)/.fuzz-installed
 BENCH_INSTALLED := $(VENV)/.bench-installed
 COMPILED := build/compiled/.stamp
+JAVA := build/java/.stamp
+
+# Tests start hundreds of processes, which would compile every module again.
+unexport PYTHONDONTWRITEBYTECODE
 
 CODE := $(wildcard src tests bench examples tools setup.py)
 SOURCES := $(shell find src/aqueduct -name '*.py')
@@ -52,7 +56,8 @@ demo: $(INSTALLED)  ## run a pipeline: devices, channels, ingest, Spark, tables 
 	@rm -rf build/demo
 	@$(BIN)/aqueduct pipeline --duration 20 --rate 5000 --out build/demo
 
-test: check  ## run check, then all tests
+test: $(INSTALLED)  ## run check, then all tests
+	@$(MAKE) --no-print-directory -j2 check $(JAVA)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 
 soak: $(INSTALLED)  ## run SEEDS (20000) simulations per protocol, attacks, leak, loss and crash tests; 40 minutes
@@ -125,6 +130,12 @@ $(FUZZ_INSTALLED): $(INSTALLED) requirements/fuzz.lock
 $(BENCH_INSTALLED): $(INSTALLED) requirements/bench.lock
 	@echo "setup: installing requirements/bench.lock"
 	@$(PIP) install --require-hashes -r requirements/bench.lock
+	@touch $@
+
+# The classes that the JVMs of the tests share.
+$(JAVA): $(INSTALLED) tests/java.py
+	@$(BIN)/python -m tests.java > /dev/null 2>&1 || echo "make test: Spark's tests start slowly, because" \
+		"no class archive could be made: $(BIN)/python -m tests.java"
 	@touch $@
 
 $(COMPILED): $(INSTALLED) $(SOURCES) setup.py tools/compile.py

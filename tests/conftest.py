@@ -1,4 +1,4 @@
-"""Distribution of tests over processes."""
+"""The distribution of tests over processes, and their Java."""
 
 from __future__ import annotations
 
@@ -6,12 +6,18 @@ from typing import Any
 
 import pytest
 
+from tests import java
+
 GROUPS = {
     "killed": ("tests/spark/crashes/", "tests/cluster/"),
     "pipeline": ("tests/spark/pipeline/", "tests/spark/sink/", "tests/cli/test_pipeline.py"),
     "session": ("tests/spark/",),
 }
 """Paths of tests that start Java; the first match counts."""
+
+
+def pytest_configure() -> None:
+    java.use()
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -55,7 +55,11 @@ def read(spark: SparkSession, source: Options, checkpoint: str, limit: int) -> N
 def slow(
     notes: str, pause: float
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return a function that yields rows slowly, and records the process of each task."""
+    """Return a function that yields rows slowly, and records the process of each task.
+
+    Task 0 ends, so that rows are stored; the others wait for a file ``go`` before they end.
+    """
+    go_on = Path(notes, "go")
 
     def hand_on(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
@@ -66,6 +70,8 @@ def slow(
             for start in range(0, batch.num_rows, SLICE):
                 yield batch.slice(start, SLICE)
                 time.sleep(pause)
+        while context.partitionId() and not go_on.exists():
+            time.sleep(pause)
 
     return hand_on
 

@@ -22,17 +22,13 @@ WORKERS = 2
 MEMORY = "1g"
 """The memory of each worker; an executor gets half of it."""
 TIMEOUT = 120.0
-_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Use only the fast compiler of the JVM, because all processes are short-lived."""
 
 SETTINGS = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.memory": "512m",
-    "spark.driver.extraJavaOptions": _JAVA,
     "spark.executor.cores": "1",
     "spark.executor.memory": "512m",
-    "spark.executor.extraJavaOptions": _JAVA,
     "spark.sql.shuffle.partitions": "2",
 }
 """What a session needs here besides its master: two executors, and no name of this host."""
@@ -91,8 +87,6 @@ class Cluster:
             "SPARK_HOME": str(HOME),
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_DAEMON_MEMORY": "256m",
-            "SPARK_DAEMON_JAVA_OPTS": _JAVA,
-            "SPARK_LAUNCHER_OPTS": _JAVA,
             # As if the package was installed where the workers are.
             "PYTHONPATH": os.pathsep.join([*sys.path, str(ROOT)]),
         }

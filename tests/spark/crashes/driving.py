@@ -22,9 +22,6 @@ import aqueduct.spark
 from tests.ingest.crashing import say
 
 COLUMNS = ["partition", "offset", "key", "value", "producer_id", "producer_sequence"]
-JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
-"""Use only the fast compiler of the JVM, because most drivers live for seconds."""
-
 
 EQUAL = 3
 """Rows of a producer that are copied with the same value."""
@@ -59,9 +56,7 @@ def go_on(query: StreamingQuery, asked: threading.Event) -> bool:
 
 def main(directory: Path, master: str, source: Options, sink: Options) -> None:
     asked = threading.Event()
-    spark = aqueduct.spark.session(
-        "crashes", master, **{"spark.driver.extraJavaOptions": JAVA, "spark.driver.memory": "512m"}
-    )
+    spark = aqueduct.spark.session("crashes", master, **{"spark.driver.memory": "512m"})
     java: Any = spark._jvm
     say("began", pid=os.getpid(), java=java.java.lang.ProcessHandle.current().pid())
 
