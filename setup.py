@@ -29,6 +29,7 @@ COMPILED = (
     "aqueduct/transport/quic/bridge.py",
     "aqueduct/transport/quic/write_queue.py",
     "aqueduct/transport/quic/costs.py",
+    "aqueduct/transport/quic/liveness.py",
     "aqueduct/runtime/send_port.py",
     "aqueduct/runtime/receive_port.py",
 )

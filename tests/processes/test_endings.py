@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import re
 import signal
 import sys
 
@@ -301,6 +302,42 @@ async def test_a_client_notices_a_killed_server_and_can_connect_to_the_next() ->
     async with lab("--listen", address) as second, connect(second.address, Request) as connection:
         assert second.address == address
         assert await connection.entrypoint.call(Ask, text="two") == "TWO"
+
+
+@bounded
+async def test_a_client_that_keeps_sending_notices_a_killed_server() -> None:
+    """AQ-IDLE-1: in each mode, and also after a second."""
+    options = aqueduct.QuicSettings(idle_timeout=1.0)
+    async with lab() as server, connect(server.address, Request, options=options) as connection:
+        tasks, answers = [], []
+        for mode in Mode:
+            sender, receiver = channel(mode=mode)
+            report, answer = oneshot(Report)
+            answers.append(answer)
+            await connection.entrypoint.send(Collect(receiver, report))
+            tasks.append(asyncio.create_task(send_until_error(sender, b"x" * 100, 0.01)))
+        await asyncio.sleep(0.1)
+        server.signal(signal.SIGKILL)
+        for error in await asyncio.gather(*tasks, return_exceptions=True):
+            assert isinstance(error, ConnectionLost)
+            assert (error.code, error.by_peer) == (aqueduct.CloseCode.IDLE, False)
+            assert re.search(rf"nothing came from {server.address} for \d+\.\d s$", str(error))
+
+
+@bounded
+async def test_a_restarted_server_tells_its_old_clients() -> None:
+    """AQ-IDLE-3."""
+    options = aqueduct.QuicSettings(idle_timeout=600.0, keep_alive=0.2)
+    async with lab() as first:
+        address = first.address
+        async with connect(address, Request, options=options) as connection:
+            assert await connection.entrypoint.call(Ask, text="one") == "ONE"
+            await first.kill()
+            async with lab("--listen", address):
+                await connection.wait_closed()
+            with pytest.raises(ConnectionLost, match="may have been restarted") as caught:
+                await connection.entrypoint.call(Ask, text="two")
+            assert caught.value.code == aqueduct.CloseCode.TRANSPORT
 
 
 @bounded

@@ -73,6 +73,9 @@ LINGER = 3.0
 _INTERRUPTED = "left by an exception"
 """The reason that the peer gets when the block around a connection raised."""
 
+_LOSSES = (CloseCode.IDLE, CloseCode.TRANSPORT)
+"""Codes with which a side ends a connection that it did not want to end."""
+
 MakeHandle = Callable[[Port, HeaderPairs], ChannelHalf]
 """Makes the handle of a port, with the headers of its channel."""
 MakeError = Callable[[int, str, Transport], AqueductError]
@@ -373,8 +376,11 @@ class ConnectionDriver:
             return ConnectionLost("the connection ended", channel=channel)
         closer = "the peer" if ended.by_peer else "this side"
         reason = f": {ended.reason}" if ended.reason else ""
+        sentence = f"{closer} closed the connection with code {ended.code:#x}{reason}"
+        if not ended.by_peer and ended.code in _LOSSES:
+            sentence = f"the connection was lost{reason}"
         return ConnectionLost(
-            f"{closer} closed the connection with code {ended.code:#x}{reason}",
+            sentence,
             channel=channel,
             code=ended.code,
             reason=ended.reason,

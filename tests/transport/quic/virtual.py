@@ -147,6 +147,9 @@ class StreamNumbers(NullObserver):
 class RealQuic(VirtualQuic):
     """Two real QUIC connections, and the network between them."""
 
+    options = OPTIONS
+    """The settings of both sides; a packet size of None is drawn."""
+
     def __init__(
         self,
         clock: VirtualClock,
@@ -168,9 +171,7 @@ class RealQuic(VirtualQuic):
         self._numbers: tuple[dict[int, int], dict[int, int]] = ({}, {})
         self._rtts = [0.0, 0.0]
         size = random.choice(PACKET_SIZES)
-        self._options = QuicSettings(
-            idle_timeout=OPTIONS.idle_timeout, keep_alive=None, max_packet=size
-        )
+        self._options = replace(self.options, max_packet=self.options.max_packet or size)
         self._taps = [
             cast(ConnectionCore, TappedCore(cast(ConnectionCore, core), side, self))
             for side, core in zip(Side, cores, strict=True)
@@ -240,7 +241,7 @@ class RealQuic(VirtualQuic):
         return self._new_bridge(Side.SERVER, self.new_server(settings, destination_id(data)))
 
     def _new_bridge(self, side: Side, quic: Engine) -> Bridge:
-        bridge = Bridge(self._taps[side], quic)
+        bridge = Bridge(self._taps[side], quic, self.options.keep_alive)
         bridge.observer = StreamNumbers(bridge, self._numbers[side])
         return bridge
 

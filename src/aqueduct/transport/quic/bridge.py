@@ -27,7 +27,7 @@ from aqueduct.errors import CloseCode
 from aqueduct.observe.base import Observer
 from aqueduct.protocol.actions import CloseConnection, ResetStream, SendDatagram, WriteStream
 from aqueduct.protocol.connection import ConnectionCore
-from aqueduct.transport.address import Address
+from aqueduct.transport.address import Address, format_address
 from aqueduct.transport.base import IMMEDIATE_CLOSE_CODES
 from aqueduct.transport.quic.costs import (
     COUNT_AFTER,
@@ -36,13 +36,11 @@ from aqueduct.transport.quic.costs import (
     Unseen,
     least_head,
 )
-from aqueduct.transport.quic.engine import MAX_WITHHELD, PACING_GRAIN, Engine, shortened
+from aqueduct.transport.quic.engine import MAX_WITHHELD, Engine, shortened
+from aqueduct.transport.quic.liveness import NEVER, Liveness, Verdict
 from aqueduct.transport.quic.write_queue import Write, WriteQueue
 from aqueduct.transport.udp import Packet
 from aqueduct.wire.ranges import RangeSet
-
-IDLE_REASON = "Idle timeout"
-"""The reason that qh3 gives for its own idle timeout."""
 
 _UNIDIRECTIONAL = 2
 
@@ -80,7 +78,7 @@ FAULTS = (QuicConnectionError, ValueError, AssertionError)
 class Bridge:
     """One connection: a protocol core and the QUIC connection below it."""
 
-    def __init__(self, core: ConnectionCore, quic: Engine) -> None:
+    def __init__(self, core: ConnectionCore, quic: Engine, keep_alive: float | None = None) -> None:
         self.core = core
         self.quic = quic
         self.connected = False
@@ -93,6 +91,7 @@ class Bridge:
         """Called before the core is notified that the connection is lost."""
         self.when_connected: Callable[[], None] | None = None
         """Called when the handshake is complete."""
+        self._liveness = Liveness(quic, keep_alive)
         self._queue = WriteQueue()
         self._is_waiting = False
         """Whether the last `_feed` left something in the queue."""
@@ -164,21 +163,38 @@ class Bridge:
         due = self.core.next_timer()
         if due is not None and due <= now:
             self.core.handle_timer(now)
+        if self._liveness.due_at <= now:
+            self._check_peer(now)
+
+    def _check_peer(self, now: float) -> None:
+        """Ping a silent peer, or end the connection with a dead one (AQ-IDLE-1, AQ-IDLE-2)."""
+        if self.is_closed():
+            self._liveness.stop()
+            return
+        verdict = self._liveness.check(now)
+        if verdict is Verdict.PING:
+            self._ping(now)
+        elif verdict is Verdict.DEAD:
+            peer, silence = format_address(self.quic.peer_address), self._liveness.silence(now)
+            self._lose(CloseCode.IDLE, f"nothing came from {peer} for {silence:.1f} s", now)
 
     def next_timer(self) -> float | None:
         """Return when `handle_timer` and `flush` are due."""
         if self.has_more:
             return self._continue_at
-        at = self.quic.get_timer()
+        at = self._liveness.due_at
+        quic = self.quic.get_timer()
+        if quic is not None and quic < at:
+            at = quic
         core = self.core.next_timer()
-        if core is not None and (at is None or core < at):
+        if core is not None and core < at:
             at = core
-        if not self._was_polled_in_full and (at is None or self._full_poll_at < at):
+        if not self._was_polled_in_full and self._full_poll_at < at:
             at = self._full_poll_at
         held = self._unacknowledged
-        if held.is_full and self._queue and (at is None or held.recount_at < at):
+        if held.is_full and self._queue and held.recount_at < at:
             at = held.recount_at
-        return at
+        return at if at < NEVER else None
 
     def flush(self, now: float) -> list[Packet]:
         """Hand the actions of the core to QUIC; return the packets to send."""
@@ -213,21 +229,12 @@ class Bridge:
                 packets += self._poll(now)
         except FAULTS as fault:
             self._fail(fault, now)
-            packets += self._final_packets(now)
+            with contextlib.suppress(*FAULTS):  # tell the peer, if QUIC can still build packets
+                packets += self.quic.datagrams_to_send(now)
         return packets
 
     def request_poll(self) -> None:
         """Poll QUIC for packets with the next flush."""
-        self._needs_poll = True
-
-    def ping(self, now: float) -> None:
-        """Send a ping, so that the peer answers."""
-        if not self.connected or self.is_closed():
-            return
-        try:
-            self.quic.send_ping(0)
-        except FAULTS as fault:  # QUIC has ended the connection meanwhile
-            self._fail(fault, now)
         self._needs_poll = True
 
     def is_closed(self) -> bool:
@@ -256,12 +263,8 @@ class Bridge:
 
     def statistics(self) -> dict[str, float]:
         """Return counters of this connection."""
-        native = self.quic.core
         return {
-            "rtt": (native.smoothed_rtt or 0.0) if native is not None else 0.0,
-            "lost_packets": native.loss_total if native is not None else 0,
-            "congestion_window": native.congestion_window if native is not None else 0,
-            "bytes_in_flight": native.bytes_in_flight if native is not None else 0,
+            **self.quic.statistics(),
             "streams": len(self._streams),
             "send_buffer": self._queue.size + self.quic.get_send_buffer_size(),
         }
@@ -294,39 +297,30 @@ class Bridge:
 
     def _is_held_back(self, now: float) -> bool:
         """Return whether QUIC may hold data that it does not send yet."""
-        native = self.quic.core
-        assert native is not None
-        timer = native.get_timer()
-        if timer is not None and timer[1] > now:
-            if timer[0] == "pacing":
-                self.paced_until = timer[1]
-                return True
-            # QUIC reports one timer only: that of an ack may hide the pacer's.
-            if (
-                self._pieces > _FAST_PATH_PIECES
-                and timer[0] == "ack_application"
-                and native.get_send_buffer_size()
-            ):
-                self.paced_until = now + PACING_GRAIN
-                return True
-        return self.quic.is_window_full()
+        self.paced_until = self.quic.paced_until(now, self._pieces > _FAST_PATH_PIECES)
+        return bool(self.paced_until) or self.quic.is_window_full()
 
     def _fail(self, fault: Exception, now: float) -> None:
         """End the connection after a fault of QUIC, and tell the peer if possible (AQ-CODE-4)."""
+        self._lose(CloseCode.TRANSPORT, f"QUIC failed: {fault}", now)
+
+    def _lose(self, code: CloseCode, reason: str, now: float) -> None:
+        """End the connection as lost, and tell the peer if possible."""
         if not self.ended:
             self.ended = self._needs_poll = True
-            reason = f"QUIC failed: {fault}"
             if self.before_end is not None:
                 self.before_end()
-            self.core.handle_connection_lost(CloseCode.TRANSPORT, reason, False, now)
+            self.core.handle_connection_lost(code, reason, False, now)
             with contextlib.suppress(*FAULTS):
-                self.quic.close(error_code=CloseCode.TRANSPORT, reason_phrase=shortened(reason))
+                self.quic.close(error_code=code, reason_phrase=shortened(reason))
 
-    def _final_packets(self, now: float) -> list[Packet]:
-        """Return the packets that tell the peer of a failure, if QUIC can still build them."""
-        with contextlib.suppress(*FAULTS):
-            return self.quic.datagrams_to_send(now)
-        return []
+    def _ping(self, now: float) -> None:
+        """Send a ping, so that the peer answers."""
+        self._needs_poll = True
+        try:
+            self.quic.send_ping(0)
+        except FAULTS as fault:  # QUIC has ended the connection meanwhile
+            self._fail(fault, now)
 
     def _collect(self, now: float) -> None:
         """Queue the core's actions; resets and closes overtake waiting writes."""
@@ -562,6 +556,7 @@ class Bridge:
                 self._stopped.intersection_update(ending.union(self._streams.values()))
         elif isinstance(event, HandshakeCompleted):
             self.connected = True
+            self._liveness.start(now)
             self._was_polled_in_full = False  # packets of several kinds are due now
             if not self.quic.is_early:
                 self.unseen.reset()  # a handshake raises no events
@@ -587,11 +582,12 @@ class Bridge:
             self._end(event, now)
 
     def _end(self, event: ConnectionTerminated, now: float) -> None:
+        if self.quic.was_reset and not self._closed:
+            peer = format_address(self.quic.peer_address)  # AQ-IDLE-3
+            reason = f"{peer} no longer knows this connection; it may have been restarted"
+            self._lose(CloseCode.TRANSPORT, reason, now)
+            return
         self.ended = True
         if self.before_end is not None:
             self.before_end()
-        if event.reason_phrase == IDLE_REASON:
-            reason = "nothing was heard from the peer for too long"
-            self.core.handle_connection_lost(CloseCode.IDLE, reason, False, now)
-        else:
-            self.core.handle_connection_lost(event.error_code, event.reason_phrase, True, now)
+        self.core.handle_connection_lost(event.error_code, event.reason_phrase, True, now)

@@ -19,7 +19,7 @@ from aqueduct.transport.address import (
 )
 from aqueduct.transport.quic.bridge import Bridge
 from aqueduct.transport.quic.configuration import client_settings
-from aqueduct.transport.quic.endpoint import QuicEndpoint, QuicSettings
+from aqueduct.transport.quic.endpoint import QuicEndpoint, QuicSettings, has_short_header
 from aqueduct.transport.quic.engine import Engine
 from aqueduct.transport.quic.tickets import ClientTickets
 from aqueduct.transport.quic.transport import QuicTransport
@@ -62,7 +62,7 @@ class QuicConnector:
                 settings = replace(settings, session_ticket=ticket)
                 on_ticket = partial(tickets.add, self.host, where, self._trust)
             quic = Engine(configuration=settings, on_ticket=on_ticket)
-            return endpoint.add(Bridge(core, quic), where, quic.host_cid)
+            return endpoint.add(Bridge(core, quic, self._options.keep_alive), where, quic.host_cid)
         except BaseException:
             endpoint.close()
             raise
@@ -87,6 +87,14 @@ def _open_endpoint(family: int, where: Address, options: QuicSettings) -> Client
 
 class ClientEndpoint(QuicEndpoint):
     """A socket for one connection, which is closed with it."""
+
+    def handle_unknown(self, data: bytes, address: Address) -> QuicTransport | None:
+        """Hand a packet with an unknown id to the connection: it may be a stateless reset."""
+        if has_short_header(data):
+            for transport in self.transports:
+                if transport.is_established:
+                    return transport
+        return None
 
     def handle_closed(self, transport: QuicTransport) -> None:
         """Close the socket."""

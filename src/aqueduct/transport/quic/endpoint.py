@@ -31,6 +31,7 @@ _MAX_NEWCOMERS = 256 * 1024
 """The same for all unknown connections of one address: 180 handshakes, which take 0.2 s."""
 _COST_OF_WAITING = 256
 """Bytes of memory for each queue entry besides its packets."""
+_HEADER_BITS, _SHORT_HEADER = 0xC0, 0x40
 SMALLEST_INITIAL = 1_200
 """Bytes of the smallest UDP payload that may carry a client's first packet (RFC 9000, 14.1)."""
 _LARGEST_PACKET = 65_527
@@ -43,17 +44,23 @@ class QuicSettings:
     """How QUIC behaves."""
 
     idle_timeout: float = field(
-        default=30.0,
+        default=15.0,
         metadata=seconds(
-            "The connection ends if nothing arrives from the peer for this long.",
+            "The connection ends if nothing arrives from the peer for this long, with time "
+            "for two lost pings. The smaller value of both sides counts, and at least three "
+            "probe timeouts.",
             above=0,
             most=_LONGEST,
         ),
     )
     keep_alive: float | None = field(
-        default=10.0,
+        default=5.0,
         metadata=seconds(
-            "Interval of pings on an idle connection.", above=0, most=_LONGEST, none="never"
+            "Silence of the peer after which it is pinged, a third of the idle timeout at most: a "
+            "longer value counts as a third.",
+            above=0,
+            most=_LONGEST,
+            none="never",
         ),
     )
     max_packet: int | None = field(
@@ -90,6 +97,16 @@ class QuicSettings:
             "Connections not yet accepted, about 80 KB each. Above that, the server drops the "
             "oldest one of the address with the most.",
             least=1,
+        ),
+    )
+    max_resets: int = field(
+        default=1_000,
+        metadata=whole(
+            "packets",
+            "Packets of unknown connections that a server answers in a second, so that clients of "
+            "an earlier run learn at once that it was restarted. 0 for none: for "
+            "servers with one certificate, host name and address, such as copies behind a load "
+            "balancer.",
         ),
     )
     max_connections: int = field(
@@ -169,7 +186,7 @@ class QuicEndpoint:
 
     def add(self, bridge: Bridge, peer: Address, *ids: bytes) -> QuicTransport:
         """Add a connection, and route packets with these ids to it."""
-        transport = QuicTransport(self, bridge, peer, self.options.keep_alive)
+        transport = QuicTransport(self, bridge, peer)
         self.transports[transport] = None
         for one in ids:
             self._by_id[one] = transport
@@ -274,7 +291,9 @@ class QuicEndpoint:
 
     def admit(self, data: bytes, segment: int, address: Address) -> None:
         """Read a packet of a client that may be new."""
-        transport = self._by_id.get(destination_id(data)) or self.handle_unknown(data, address)
+        transport = self._by_id.get(destination_id(data))
+        if transport is None:
+            transport = self.handle_unknown(data[:segment], address)
         if transport is not None:
             transport.receive(data, segment, address)
 
@@ -318,6 +337,11 @@ class QuicEndpoint:
                     self._route(data[at : at + segment], segment, address)
                 return
         self._route(data, segment, address)
+
+
+def has_short_header(data: bytes) -> bool:
+    """Return whether a packet has the header of an established connection."""
+    return len(data) > ID_LENGTH and data[0] & _HEADER_BITS == _SHORT_HEADER
 
 
 def destination_id(data: bytes, start: int = 0) -> bytes:

@@ -11,13 +11,13 @@ from secrets import randbelow
 from typing import Any
 
 from qh3._hazmat import QuicConnectionCore
-from qh3.quic.connection import QuicConnection, QuicConnectionError
+from qh3.quic.connection import QuicConnectionError
 from qh3.quic.events import ConnectionTerminated
 from qh3.quic.packet import QuicErrorCode
-from qh3.quic.tls_bridge import QuicTlsBridge
 from qh3.tls import Epoch, SessionTicket
 
 from aqueduct.transport.address import Address
+from aqueduct.transport.quic.native import NativeConnection
 from aqueduct.transport.quic.peer_address import (
     CHOICE,
     PING_SIZE,
@@ -25,12 +25,7 @@ from aqueduct.transport.quic.peer_address import (
     PeerAddresses,
 )
 from aqueduct.transport.quic.tickets import ServerTickets
-from aqueduct.transport.quic.tls import (
-    BIDIRECTIONAL_STREAMS,
-    MAX_DATAGRAM_FRAME,
-    EngineConfiguration,
-    TlsBridge,
-)
+from aqueduct.transport.quic.tls import EngineConfiguration, TlsBridge
 
 # qh3 logs what its peers do wrong, which is raised or counted here: show that only to programs that
 # set the level of its logger.
@@ -47,7 +42,6 @@ SMALL_WINDOW = 8
 MAX_PACKETS = 65_536
 """Packets QUIC may want to send at one instant, which is far more than a congestion window."""
 
-_ACK_DELAY_EXPONENT = 3
 _NEW_PACKETS = 2
 """Index in qh3's report of the number of packets that were authentic and new."""
 _NEVER = float("inf")
@@ -75,14 +69,12 @@ RETRANSMIT_HELLO_AFTER = 0.3
 """Seconds of silence after which a client retransmits its ClientHello, doubled with each time."""
 
 
-class Engine(QuicConnection):
+class Engine(NativeConnection):
     """A QUIC connection that allows as many streams as its settings say.
 
     A server with ``tickets`` accepts early data of clients with a ticket. A client hands each
     ticket it gets to ``on_ticket``, and uses the one in its settings.
     """
-
-    _configuration: EngineConfiguration
 
     def __init__(
         self,
@@ -95,6 +87,8 @@ class Engine(QuicConnection):
     ) -> None:
         self._tickets = tickets
         self._issued: list[SessionTicket] = []
+        self.heard_at = 0.0
+        """When the last authenticated packet came, from the end of the handshake on."""
         self.has_lost = False
         """Whether packets were lost, or seemed to be, on this connection."""
         self._was_early = False
@@ -125,6 +119,7 @@ class Engine(QuicConnection):
         self._pings = 0
         self._ready_pings: list[tuple[bytes, Any]] = []
         """Packets for the address that is being validated."""
+        self.idle_timeout = configuration.idle_timeout
         super().__init__(
             configuration=configuration,
             original_destination_connection_id=original_destination_connection_id,
@@ -134,9 +129,13 @@ class Engine(QuicConnection):
         )
 
     @property
-    def core(self) -> QuicConnectionCore | None:
-        """The native connection, once it exists."""
-        return self._core
+    def peer_address(self) -> Address:
+        """The address that packets go to."""
+        if self._addresses is not None:
+            return self._addresses.at
+        core = self._require_core()
+        host, port = core.active_path[2][:2]
+        return host, port
 
     def release(self) -> None:
         """Free the native connection and TLS after the end; the application may keep this object.
@@ -161,6 +160,21 @@ class Engine(QuicConnection):
             return False
         path = core.active_path
         return core.congestion_window - core.bytes_in_flight < path[5]
+
+    def paced_until(self, now: float, is_many: bool) -> float:
+        """Return when QUIC's pacer allows the data that it holds back; 0 if it holds back nothing.
+
+        ``is_many`` tells whether QUIC may have more than fits a packet.
+        """
+        core = self._require_core()
+        timer = core.get_timer()
+        if timer is not None and timer[1] > now:
+            if timer[0] == "pacing":
+                return timer[1]
+            # QUIC reports one timer only: that of an ack may hide the pacer's.
+            if is_many and timer[0] == "ack_application" and core.get_send_buffer_size():
+                return now + PACING_GRAIN
+        return 0.0
 
     def spare_room(self) -> int:
         """Return the bytes of the congestion window to keep free: one packet, after a loss.
@@ -351,6 +365,8 @@ class Engine(QuicConnection):
             report = self._core.receive_gro_buffer(data, segment, name, now)
         except RuntimeError as error:
             raise QuicConnectionError(QuicErrorCode.INTERNAL_ERROR, None, str(error)) from None
+        if report[_NEW_PACKETS]:
+            self.heard_at = now
         self.withheld += len(data)
         self._drain_core()
         if self._withholds_events and now < self._ack_due_since and report[_NEW_PACKETS]:
@@ -519,64 +535,6 @@ class Engine(QuicConnection):
             if len(transmit[0]) < short:
                 break
         return packets
-
-    def _create_core(self, remote_addr: Any, initial_dcid: bytes, now: float) -> None:
-        configuration = self._configuration
-        assert self._version is not None
-        remembered = self._remembered_transport_parameters()
-
-        def early(name: str) -> int:
-            """Return a limit of the previous connection, for early data (AQ-EARLY-4)."""
-            return getattr(remembered, name) or 0 if remembered is not None else 0
-
-        self._core = QuicConnectionCore(
-            is_client=self._is_client,
-            version=self._version,
-            local_addr=("0.0.0.0", 0),
-            remote_addr=remote_addr,
-            source_cid=self.host_cid,
-            destination_cid=initial_dcid,
-            peer_address_validated=self._is_client or self._retry_source_connection_id is not None,
-            active_connection_id_limit=8,
-            max_datagram_size=configuration.max_datagram_size,
-            probe_datagram_size=configuration.probe_datagram_size,
-            idle_timeout=configuration.idle_timeout,
-            ack_delay_exponent=_ACK_DELAY_EXPONENT,
-            max_datagram_frame_size=MAX_DATAGRAM_FRAME,
-            peer_max_datagram_frame_size=early("max_datagram_frame_size") or None,
-            connection_receive_window=configuration.max_data,
-            connection_send_limit=early("initial_max_data"),
-            stream_receive_window=configuration.max_stream_data,
-            stream_send_limit_bidi_local=early("initial_max_stream_data_bidi_local"),
-            stream_send_limit_bidi_remote=early("initial_max_stream_data_bidi_remote"),
-            stream_send_limit_uni=early("initial_max_stream_data_uni"),
-            max_stream_reassembly=configuration.max_stream_data,
-            local_max_streams_bidi=BIDIRECTIONAL_STREAMS,
-            local_max_streams_uni=configuration.max_streams,
-            peer_max_streams_bidi=early("initial_max_streams_bidi"),
-            peer_max_streams_uni=early("initial_max_streams_uni"),
-            initial_rtt=configuration.initial_rtt,
-            max_ack_delay=configuration.max_ack_delay,
-            initial_time=now,
-        )
-        self._applied_transport_parameters = None
-        self._pre_handshake_state_replayed = False
-
-    def _create_tls(self, remote_source_cid: bytes | None) -> QuicTlsBridge:
-        assert self._version is not None
-        bridge = TlsBridge(
-            self._configuration,
-            version=self._version,
-            local_initial_source_connection_id=self.host_cid,
-            remote_initial_source_connection_id=remote_source_cid,
-            original_destination_connection_id=self._original_destination_connection_id,
-            retry_source_connection_id=self._retry_source_connection_id,
-            session_ticket_fetcher=self._session_ticket_fetcher,
-            session_ticket_handler=self._session_ticket_handler,
-            version_change_handler=self._set_version,
-        )
-        self._tls = bridge
-        return bridge
 
 
 def shortened(reason: str) -> str:

@@ -2,6 +2,7 @@
 
 An Initial packet of an unknown connection is answered with version negotiation, with a Retry when
 the server is under load, or with a new connection. `admission` decides which clients are admitted.
+Other packets of unknown connections are answered with a stateless reset.
 """
 
 from __future__ import annotations
@@ -40,8 +41,11 @@ from aqueduct.transport.quic.endpoint import (
     SMALLEST_INITIAL,
     QuicEndpoint,
     QuicSettings,
+    destination_id,
+    has_short_header,
 )
 from aqueduct.transport.quic.engine import Engine
+from aqueduct.transport.quic.resets import StatelessResets
 from aqueduct.transport.quic.tickets import ServerTickets
 from aqueduct.transport.quic.transport import QuicTransport
 
@@ -136,6 +140,9 @@ class QuicListener(QuicEndpoint):
         """Ended connections that the server still holds for the application."""
         self.address = format_address(self.local_address)
         """The address of the socket, as clients write it; known also after the end."""
+        self._resets = StatelessResets(
+            tls.key, socket.gethostname(), self.address, options.max_resets, monotonic
+        )
         self._is_accepting = True
 
     @property
@@ -158,7 +165,13 @@ class QuicListener(QuicEndpoint):
         super().forget(transport)
 
     def handle_unknown(self, data: bytes, address: Address) -> QuicTransport | None:
-        """Answer an Initial packet: version negotiation, a retry, or a new connection."""
+        """Answer an Initial packet: version negotiation, a retry, or a new connection.
+
+        A packet of an established connection gets a stateless reset: the connection is unknown.
+        """
+        if has_short_header(data):
+            self._send_reset(data, address)
+            return None
         try:
             header = pull_quic_header(data, 0, ID_LENGTH)
         except ValueError:
@@ -233,7 +246,8 @@ class QuicListener(QuicEndpoint):
             retry_source_connection_id=retried,
             tickets=self._tickets,
         )
-        bridge = Bridge(core, quic)
+        quic.reset_token = self._resets.token(quic.host_cid)
+        bridge = Bridge(core, quic, self.options.keep_alive)
         transport = self.add(bridge, address, destination, quic.host_cid)
         bridge.when_connected = partial(self._end_handshake, transport)
         bridge.when_ready = partial(self._accepted, transport, name)
@@ -277,6 +291,12 @@ class QuicListener(QuicEndpoint):
     def _give_up(self, transport: QuicTransport) -> None:
         transport.abandon("the handshake took too long")
         self.forget(transport)
+
+    def _send_reset(self, data: bytes, address: Address) -> None:
+        """Tell the sender of a packet that its connection is not known here (AQ-IDLE-3)."""
+        answer = self._resets.answer(destination_id(data), len(data))
+        if answer is not None:
+            self.send([(answer, address)])
 
     def _send_retry(
         self, version: int, destination: bytes, source: bytes, address: Address

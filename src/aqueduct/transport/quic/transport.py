@@ -30,9 +30,7 @@ protocol_version and no_application_protocol."""
 class QuicTransport:
     """A `Transport` over QUIC; many of them share the socket of a `QuicEndpoint`."""
 
-    def __init__(
-        self, endpoint: QuicEndpoint, bridge: Bridge, peer: Address, keep_alive: float | None
-    ) -> None:
+    def __init__(self, endpoint: QuicEndpoint, bridge: Bridge, peer: Address) -> None:
         self.endpoint = endpoint
         self.bridge = bridge
         self.peer = peer
@@ -41,8 +39,6 @@ class QuicTransport:
         self.owner: TransportOwner | None = None
         self.ids: set[bytes] = set()
         """Connection ids whose packets are routed here."""
-        self._keep_alive = keep_alive
-        self._last_heard = monotonic()
         self._flush_due = False
         self._is_pacing = False
         self._timer_expired = False
@@ -101,7 +97,7 @@ class QuicTransport:
 
     def receive(self, data: bytes, segment: int, address: Address) -> None:
         """Handle packets of this connection."""
-        now = self._last_heard = monotonic()
+        now = monotonic()
         size = len(data)
         self.bytes_received += size
         self.packets_received += 1 if size <= segment else -(-size // segment)
@@ -213,9 +209,6 @@ class QuicTransport:
         if self._timer_at <= now + TIMER_GRAIN:
             return  # the timer is about to expire anyway
         at = self.bridge.next_timer()
-        if self._keep_alive is not None:
-            alive = self._last_heard + self._keep_alive
-            at = alive if at is None else min(at, alive)
         if at is None or at == self._timer_at:
             return
         if self._timer is not None:
@@ -232,10 +225,8 @@ class QuicTransport:
             self._timer_expired = True  # the flush that is due handles it
             return
         now = monotonic()
-        if self._keep_alive is not None and now - self._last_heard >= self._keep_alive:
-            self._last_heard = now
-            self.bridge.ping(now)
-        elif (due := self.bridge.next_timer()) is None or due > now:
+        due = self.bridge.next_timer()
+        if due is None or due > now:
             self._rearm(now)  # the timer was postponed
             return
         self.bridge.handle_timer(now)
