@@ -4,7 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from aqueduct.errors import CloseCode, LocalProtocolError, StreamCode
+from aqueduct.errors import (
+    ChannelClosed,
+    CloseCode,
+    LocalProtocolError,
+    ReceiverClosed,
+    StreamCode,
+)
 from aqueduct.protocol.actions import WriteStream
 from aqueduct.protocol.config import INITIAL_LIMITS, Config, Limits
 from aqueduct.protocol.connection import Attach, ConnectionCore, Give, Mode
@@ -22,6 +28,7 @@ from aqueduct.wire.frames import (
     AckReliable,
     CancelSender,
     CloseReceiver,
+    Dequeued,
     FinishSender,
     ForgetChannel,
     Frame,
@@ -208,7 +215,10 @@ def test_a_route_to_an_own_channel_that_never_existed_is_answered_with_forget() 
 
 
 def test_a_route_to_an_ended_channel_is_ignored() -> None:
-    """AQ-ROUTE-4: whichever side created it, with the rest of the sequence."""
+    """AQ-ROUTE-4: whichever side created it, with the rest of the sequence.
+
+    A FORGET_CHANNEL that answers it comes later (AQ-ROUTE-5).
+    """
     pair = Pair()
     ours, theirs = pair.give_receiver(), pair.give_sender()
     pair.client.finish(ours, pair.now)
@@ -413,8 +423,57 @@ def test_a_forgotten_receiver_ends_at_once() -> None:
     assert peer.core.channel_count == 1
 
 
-def test_a_forgotten_sender_ends_at_once() -> None:
-    """AQ-FORGET-1: its messages are undelivered, and their channels lost (AQ-LIN-3)."""
+@pytest.mark.parametrize("ending", ["open", "finished", "cancelled"])
+def test_a_forgotten_sender_still_processes_the_acks_that_were_overtaken(ending: str) -> None:
+    """AQ-FORGET-5: so no message that arrived is reported lost."""
+    peer = server_core()
+    channel = to_client(0)
+    peer.routed(ENTRYPOINT, carrier(0, channel))
+    peer.core.take(ENTRYPOINT, 1, peer.now)
+    peer.core.send(channel, b"one", peer.now)
+    peer.core.send(channel, b"two", peer.now)
+    if ending == "finished":
+        peer.core.finish(channel, peer.now)
+    elif ending == "cancelled":
+        peer.core.cancel(channel, peer.now)
+    peer.poll()
+    peer.events()
+    peer.routed(channel, ForgetChannel(), fin=True)
+    before = peer.said_about(channel)
+    with pytest.raises(ReceiverClosed if ending == "open" else ChannelClosed):
+        peer.core.send(channel, b"three", peer.now)
+    peer.core.finish(channel, peer.now)
+    peer.core.cancel(channel, peer.now)
+    peer.routed(channel, ForgetChannel(), fin=True)
+    peer.wait(9)
+    assert peer.events() == []
+    peer.routed(channel, AckReliable(((0, 2),)), Dequeued(3), CloseReceiver(), fin=True)
+    end = {"open": End.RECEIVER_CLOSED, "finished": End.FINISHED, "cancelled": End.CANCELLED}
+    assert peer.events() == [Delivered(channel, True, ((0, 2),)), SenderEnded(channel, end[ending])]
+    assert peer.said_about(channel) == before
+    assert peer.core.next_timer() is None
+    assert peer.core.channel_count == 1
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+def test_a_forgotten_sender_refuses_messages_in_every_mode(mode: Mode) -> None:
+    """AQ-FORGET-5."""
+    peer = server_core()
+    peer.routed(ENTRYPOINT, carrier(0, to_client(0)))
+    peer.core.take(ENTRYPOINT, 1, peer.now)
+    peer.core.set_mode(to_client(0), mode)
+    peer.core.send(to_client(0), b"one", peer.now)
+    send = peer.core.plain_sender(to_client(0))
+    peer.routed(to_client(0), ForgetChannel(), fin=True)
+    before = peer.said_about(to_client(0)), list(peer.datagrams)
+    with pytest.raises(ReceiverClosed):
+        send(b"two", peer.now)
+    peer.wait(1)
+    assert (peer.said_about(to_client(0)), peer.datagrams) == before
+
+
+def test_a_forgotten_sender_ends() -> None:
+    """AQ-FORGET-5: its messages are undelivered, and their channels lost (AQ-LIN-3)."""
     peer = server_core()
     peer.routed(ENTRYPOINT, carrier(0, to_client(0)))
     peer.core.take(ENTRYPOINT, 1, peer.now)
@@ -423,11 +482,12 @@ def test_a_forgotten_sender_ends_at_once() -> None:
     peer.poll()
     peer.events()
     peer.routed(to_client(0), ForgetChannel(), fin=True)
+    assert [seen.reset for seen in peer.about(to_client(0))] == [StreamCode.FORGOTTEN]
+    peer.wait(10)
     assert peer.events() == [
         SenderEnded(to_client(0), End.LOST),
         SenderEnded(ours, End.LOST, (to_client(0),)),
     ]
-    assert [seen.reset for seen in peer.about(to_client(0))] == [StreamCode.FORGOTTEN]
     assert forgotten(peer, ours) == 1
     assert peer.core.channel_count == 1
 
@@ -450,16 +510,6 @@ def test_halves_in_the_queue_of_a_forgotten_receiver_are_ended() -> None:
     peer.routed(from_client(1), ForgetChannel(), fin=True)
     assert peer.said_about(from_client(2)) == [CloseReceiver()]
     assert peer.said_about(to_client(0)) == [CancelSender()]
-
-
-def test_a_forgotten_sender_in_a_dropped_message_leaves_no_state() -> None:
-    """AQ-FORGET-1: no handle is left to report the loss to."""
-    peer = server_core()
-    peer.routed(from_client(1), carrier(0, to_client(0)))
-    peer.routed(to_client(0), ForgetChannel(), fin=True)
-    assert any("lost untaken" in line for line in peer.core.leftovers())
-    peer.core.close(from_client(1), peer.now)
-    assert not any("lost untaken" in line for line in peer.core.leftovers())
 
 
 def test_forget_is_sent_at_most_once_a_second_for_a_channel() -> None:
@@ -530,7 +580,7 @@ def test_a_handle_of_a_forgotten_channel_gets_the_loss() -> None:
     assert peer.events() == [
         Readable(ENTRYPOINT),
         ReceiverEnded(from_client(1), End.LOST),
-        SenderEnded(to_client(1), End.LOST),
+        SenderEnded(to_client(1), End.RECEIVER_CLOSED),  # AQ-FORGET-5
     ]
 
 

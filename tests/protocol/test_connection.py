@@ -105,7 +105,7 @@ def test_a_client_begins_each_sequence_with_its_version_until_it_is_acked() -> N
     assert len(sequences) == 3
     assert all(frames[0] == Version() for frames in sequences)
 
-    peer.stream(Version(), AckVersion())
+    peer.stream(Version(), AckVersion(), ConnectionHeaders(()))
     peer.poll()
     peer.core.send(other, b"y", peer.now)
     peer.core.cancel(ENTRYPOINT, peer.now)
@@ -143,6 +143,34 @@ def test_the_first_version_is_acked_at_once_and_only_the_first(side: Side) -> No
     assert peer.said() == [Version(), AckVersion()]
     peer.stream(Version())
     assert peer.said() == []
+
+
+@pytest.mark.parametrize("side", list(Side))
+def test_an_ack_of_the_version_takes_effect_with_the_headers_of_the_peer(side: Side) -> None:
+    """AQ-VERSION-5: until then each sequence begins with VERSION."""
+    peer = RawPeer(side, greet=False)
+    peer.stream(Version(), AckVersion())
+    peer.poll()
+    assert not peer.core._context.out.version_acked
+    peer.stream(Version(), ConnectionHeaders(()))
+    assert peer.core._context.out.version_acked
+
+
+@pytest.mark.parametrize("side", list(Side))
+def test_a_second_ack_of_the_version_changes_nothing(side: Side) -> None:
+    """AQ-VERSION-5."""
+    peer = RawPeer(side)
+    peer.stream(AckVersion(), fin=True)
+    peer.stream(Version(), AckVersion(), AckVersion(), fin=True)
+    assert peer.said() == []
+    peer.assert_alive()
+
+
+def test_an_ack_of_the_version_in_a_datagram_is_a_violation() -> None:
+    """AQ-VERSION-5, by AQ-UNREL-7."""
+    peer = server_core()
+    peer.datagram(Version(), AckVersion())
+    peer.assert_closed(CloseCode.PROTOCOL_VIOLATION, "AQ-UNREL-7")
 
 
 def test_a_version_in_a_datagram_is_acked_in_a_stream() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from aqueduct.errors import CloseCode
-from aqueduct.protocol.config import Config
+from aqueduct.protocol.config import Config, Limits
 from aqueduct.protocol.connection import Mode
 from aqueduct.protocol.events import Delivered, End, Readable, ReceiverEnded, Undelivered
 from aqueduct.protocol.receiver import ReceivingHalf
@@ -281,29 +281,32 @@ def test_an_announcement_after_the_finish_is_a_violation(frame: Frame) -> None:
 
 
 def test_numbers_beyond_the_finish_are_a_violation() -> None:
-    """AQ-FINISH-4: before and after it, in streams and in datagrams."""
-    cases: list[tuple[list[Frame], list[Frame]]] = [
-        ([plain(1), FinishSender(1)], []),
-        ([SentUnreliable(1), FinishSender(0)], [plain(1)]),
-    ]
-    for frames, datagram in cases:
-        peer = server_core()
-        if datagram:
-            peer.datagram_to(ENTRYPOINT, *datagram)
-        peer.routed(ENTRYPOINT, *frames)
-        peer.assert_closed(CloseCode.PROTOCOL_VIOLATION, "AQ-FINISH-4")
+    """AQ-FINISH-4: before and after it."""
+    peer = server_core()
+    peer.routed(ENTRYPOINT, plain(1), FinishSender(1))
+    peer.assert_closed(CloseCode.PROTOCOL_VIOLATION, "AQ-FINISH-4")
+    peer = server_core()
+    peer.routed(ENTRYPOINT, SentUnreliable(1), FinishSender(1))
+    peer.assert_alive()
+    peer.routed(ENTRYPOINT, plain(1))
+    peer.assert_closed(CloseCode.PROTOCOL_VIOLATION, "AQ-FINISH-4")
 
-    for datagrams in (True, False):
-        peer = server_core()
-        peer.routed(ENTRYPOINT, SentUnreliable(1), FinishSender(1))
-        peer.assert_alive()
-        if datagrams:
-            peer.datagram_to(ENTRYPOINT, plain(0))
-            peer.assert_alive()
-            peer.datagram_to(ENTRYPOINT, plain(1))
-        else:
-            peer.routed(ENTRYPOINT, plain(1))
-        peer.assert_closed(CloseCode.PROTOCOL_VIOLATION, "AQ-FINISH-4")
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_datagram_that_a_finish_left_unannounced_is_not_acked(late: bool) -> None:
+    """AQ-FINISH-4: it counts as never announced, whether it comes before or after the finish."""
+    peer = server_core()
+    if not late:
+        peer.datagram_to(ENTRYPOINT, plain(1, b"seen"))
+    peer.routed(ENTRYPOINT, SentUnreliable(1), FinishSender(0), fin=True)
+    if late:
+        peer.datagram_to(ENTRYPOINT, plain(1, b"unseen"), plain(2))
+        peer.datagram_to(ENTRYPOINT, MessageFrame(3, ((b"k", b"v"),), (), b""))
+    peer.wait(0.1)
+    assert answers(peer) == [AckNackUnreliable((0, 1)), CloseReceiver()]
+    taken = payloads(peer.core.take(ENTRYPOINT, 9, peer.now))
+    assert taken == ([] if late else [b"seen"])
+    assert peer.core.leftovers() == []
 
 
 # -- cancel ----------------------------------------------------------------------------------------
@@ -396,7 +399,7 @@ def test_a_closing_receiver_waits_until_processed_datagrams_are_announced() -> N
     peer.datagram_to(ENTRYPOINT, plain(0, b"a"), plain(1, b"b"))
     assert payloads(peer.core.take(ENTRYPOINT, 1, peer.now)) == [b"a"]
     peer.core.close(ENTRYPOINT, peer.now)
-    peer.wait(1)
+    peer.wait(0.9)
     assert CloseReceiver() not in answers(peer)
     stream = peer.routed(ENTRYPOINT, plain(0, b"ignored"), SentUnreliable(1))
     peer.datagram_to(ENTRYPOINT, plain(2, b"ignored"))
@@ -416,7 +419,7 @@ def test_a_closing_receiver_stops_waiting_when_the_announcing_stream_ends(reset:
     stream = peer.routed(ENTRYPOINT, SentUnreliable(1))
     peer.datagram_to(ENTRYPOINT, plain(1, b"b"))
     peer.core.close(ENTRYPOINT, peer.now)
-    peer.wait(1)
+    peer.wait(0.9)
     assert CloseReceiver() not in answers(peer)
     if reset:
         peer.reset(stream)
@@ -435,6 +438,45 @@ def test_a_cancelled_receiver_waits_for_announcements_too() -> None:
     assert answers(peer) == []
     peer.routed(ENTRYPOINT, SentUnreliable(1), fin=True)
     assert answers(peer) == [AckNackUnreliable((1,)), CloseReceiver()]
+
+
+@pytest.mark.parametrize("cancelled", [True, False])
+def test_a_closing_receiver_does_not_wait_for_ever_for_an_announcement(cancelled: bool) -> None:
+    """AQ-CLOSE-3: a peer that knows only the draft may never announce what it cancelled."""
+    peer = server_core()
+    peer.datagram_to(ENTRYPOINT, plain(0, b"a"), plain(1, b"b"))
+    if cancelled:
+        peer.routed(ENTRYPOINT, CancelSender(), fin=True)
+    else:
+        peer.core.close(ENTRYPOINT, peer.now)
+    stream = peer.routed(ENTRYPOINT, SentUnreliable(1))
+    peer.wait(0.99 if cancelled else 9.99)
+    assert CloseReceiver() not in answers(peer)
+    peer.wait(0.02)
+    said = answers(peer)
+    assert said[-1] == CloseReceiver()
+    assert [frame for frame in said if isinstance(frame, AckNackUnreliable)] == [
+        AckNackUnreliable((1,))
+    ]
+    assert peer.core.next_timer() is None
+    peer.more(stream, SentUnreliable(1), fin=True)
+    assert answers(peer) == said
+    peer.assert_alive()
+    assert peer.core.leftovers() == []
+
+
+def test_a_closing_receiver_whose_close_is_deferred_still_ends() -> None:
+    """AQ-CLOSE-3 and AQ-LIMIT-4: CLOSE_RECEIVER waits for something else."""
+    peer = server_core(Config(limits=Limits(max_channels=1)))
+    peer.routed(ENTRYPOINT, carrier(0, from_client(1), from_client(2)))
+    peer.routed(from_client(1), FinishSender(0), fin=True)
+    peer.datagram_to(from_client(2), plain(0))
+    peer.routed(from_client(2), CancelSender(), fin=True)
+    peer.wait(3)
+    assert CloseReceiver() in peer.said_about(from_client(1))
+    assert CloseReceiver() not in peer.said_about(from_client(2))
+    peer.core.take(ENTRYPOINT, 1, peer.now)
+    assert CloseReceiver() in peer.said_about(from_client(2))
 
 
 def test_a_closing_receiver_processes_a_finish_or_cancel() -> None:

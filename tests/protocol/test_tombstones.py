@@ -1,12 +1,11 @@
 """Tombstones of ended channels."""
 
-from collections import OrderedDict
 from collections.abc import Iterable
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aqueduct.protocol.channels import Tombstones, expire
+from aqueduct.protocol.channels import Tombstones
 from aqueduct.protocol.config import Config
 from tests.protocol.wires import from_client, from_server, to_client
 
@@ -60,11 +59,3 @@ def test_the_number_of_tombstones_above_the_bound_is_bounded() -> None:
         (from_client(10 * index) for index in range(10_000)), Config(max_remembered=8)
     )
     assert sum(from_client(10 * index) in tombstones for index in range(10_000)) <= 16
-
-
-def test_only_old_entries_expire() -> None:
-    times = OrderedDict({1: 0.0, 2: 1.0, 3: 1.0, 4: 2.0})
-    expire(times, 1.0)
-    assert times == {4: 2.0}
-    expire(times, 5.0)
-    assert times == {}

@@ -118,20 +118,69 @@ MUTANTS = [
     Mutant(
         "a lost channel is not forgotten at the peer",
         "protocol/channels.py",
-        "            if node.known:\n                self.send_forget(node.channel, now)",
-        "            if False:\n                self.send_forget(node.channel, now)",
+        "            if node.known:\n                self._forgetting.send(node.channel, now)",
+        "            if False:\n                self._forgetting.send(node.channel, now)",
     ),
     Mutant(
         "FORGET_CHANNEL is repeated at once",
+        "protocol/forgetting.py",
+        "        if channel in self._sent:\n            return False\n",
+        "",
+    ),
+    Mutant(
+        "a ghost is never answered",
+        "protocol/forgetting.py",
+        "        if not ended and self.send(channel, now):\n",
+        "        if ended:\n            return\n        if self.send(channel, now):\n",
+    ),
+    Mutant(
+        "a ghost is answered at once, so that the answer overtakes the last acks",
+        "protocol/forgetting.py",
+        "        if not ended and self.send(channel, now):\n",
+        "        if self.send(channel, now):\n",
+    ),
+    Mutant(
+        "a ghost is answered before its channel is quiet",
+        "protocol/forgetting.py",
+        "        waiting[channel] = (first, now)\n        waiting.move_to_end(channel)\n",
+        "        waiting[channel] = (first, first)\n",
+    ),
+    Mutant(
+        "a ROUTE_TO that comes later than FORGET_CHANNEL is not answered",
+        "protocol/forgetting.py",
+        "        waiting = self._waiting\n        first = now\n",
+        "        if channel in self._sent:\n            return\n"
+        "        waiting = self._waiting\n        first = now\n",
+    ),
+    Mutant(
+        "a ghost of a channel whose half is still in the table is never answered",
         "protocol/channels.py",
-        "        if channel in self._forgets:\n            return False\n",
+        "                if half.is_over() and channel != ENTRYPOINT:\n",
+        "                if False:\n",
+    ),
+    Mutant(
+        "a receiver waits for ever for an announcement",
+        "protocol/receiver.py",
+        "                self._limit_wait(now)\n",
+        "",
+    ),
+    Mutant(
+        "a forgotten sender does not wait for the acks that were overtaken",
+        "protocol/channels.py",
+        "half.owner is Ownership.APPLICATION:\n            half.handle_forget(now)",
+        "half.owner is None:\n            half.handle_forget(now)",
+    ),
+    Mutant(
+        "a forgotten sender goes on",
+        "protocol/sender.py",
+        "        self._stop_sending(StreamCode.FORGOTTEN)\n",
         "",
     ),
     Mutant(
         "ended channels are not remembered",
         "protocol/channels.py",
-        "        if channel in self._tombstones or channel == ENTRYPOINT:\n",
-        "        if channel == ENTRYPOINT:\n",
+        "        ended = channel in self._tombstones\n",
+        "        ended = False\n",
     ),
     Mutant(
         "a ROUTE_TO is not answered",
@@ -370,17 +419,10 @@ MUTANTS = [
         "        if half.settle():\n",
     ),
     Mutant(
-        "senders lost before they were taken are remembered forever",
-        "protocol/channels.py",
-        "        if channel not in self._lost_senders:\n            return False\n"
-        "        del self._lost_senders[channel]\n        return True\n",
-        "        return channel in self._lost_senders\n",
-    ),
-    Mutant(
         "an ended receiver keeps its timer",
         "protocol/receiver.py",
         "        self._acks = self._reliable = self.datagrams = None\n"
-        "        self.wake_at = self._flush_at = NEVER\n",
+        "        self.wake_at = self._flush_at = self._close_at = NEVER\n",
         "        self._acks = self._reliable = self.datagrams = None\n"
         "        self._context.timers.wake(self, now + 1e6)\n",
     ),
@@ -414,12 +456,6 @@ MUTANTS = [
         "protocol/connection.py",
         "            if isinstance(half, SendingHalf):\n                half.allow()\n",
         "            pass\n",
-    ),
-    Mutant(
-        "a finished channel is forgotten with FORGET_CHANNEL",
-        "protocol/channels.py",
-        "        if channel in self._tombstones or channel == ENTRYPOINT:\n",
-        "        if channel in self._tombstones and creator_of(channel) != self.side:\n",
     ),
     Mutant(
         "a sender ends before its channel is known to be accessible",

@@ -111,6 +111,23 @@ def a_queue_dropped_unread() -> Record:
     return _end(pair)
 
 
+def a_late_datagram() -> Record:
+    """A datagram arrives after its receiver, at the creator of the channel, was closed."""
+    pair = Pair(delay=0.02)
+    pair.run(0.2)
+    (child,) = pair.client.send_message(ENTRYPOINT, b"", attach=[FROM_PEER]).channels
+    pair.run(0.1)
+    pair.server.take(ENTRYPOINT)
+    pair.server.set_mode(child, Mode.UNRELIABLE)
+    pair.server.send(child, b"zero")
+    pair.run(0.1)
+    pair.client.close(child)
+    pair.server.send(child, b"late")
+    pair.run(2.0)
+    pair.client.finish(ENTRYPOINT)
+    return _end(pair)
+
+
 def a_channel_before_its_carrier() -> Record:
     """A message on a new channel overtakes the one that carries the channel."""
     pair = Pair(delay=0.02)

@@ -157,6 +157,7 @@ def leave_something(record: Record) -> None:
 
 
 CHILD = 8
+LATE = 0b010
 GRANDCHILD = 16
 """Ids of the channels the scenes make: client#1> and client#2>."""
 
@@ -221,6 +222,8 @@ CASES: list[tuple[str, Callable[[], Record], Doctor]] = [
         scenes.a_loss_that_spreads,
         repeat(sent(ForgetChannel, CHILD), after=0.5),
     ),
+    ("ghosts are forgotten", scenes.a_late_datagram, drop(sent(ForgetChannel, LATE))),
+    ("closing is bounded", scenes.a_late_datagram, move(sent(CloseReceiver, LATE), 11.0)),
     (
         "routes are answered",
         scenes.a_channel_before_its_carrier,

@@ -7,6 +7,7 @@ from collections import OrderedDict, deque
 from aqueduct.errors import CloseCode, LocalProtocolError, RemoteProtocolError
 from aqueduct.protocol.config import Config
 from aqueduct.protocol.events import End, ReceiverEnded, SenderEnded
+from aqueduct.protocol.forgetting import Forgetting, expire
 from aqueduct.protocol.half import Context, Ownership
 from aqueduct.protocol.lineage import Node, spread_lost
 from aqueduct.protocol.modes import Mode
@@ -23,7 +24,7 @@ from aqueduct.wire.chanid import (
     sender_of,
     space_of,
 )
-from aqueduct.wire.frames import ForgetChannel, MessageFrame
+from aqueduct.wire.frames import MessageFrame
 from aqueduct.wire.ranges import RangeSet
 
 AnyHalf = SendingHalf | ReceivingHalf
@@ -39,14 +40,10 @@ class Channels:
         self._tombstones = Tombstones(context.config)
         self._attached = Tombstones(context.config)
         """Channels of the peer's creation whose carrier has arrived."""
-        self._forgets: OrderedDict[int, float] = OrderedDict()
+        self._forgetting = Forgetting(context.config, context.out, context.timers)
         self._next_index: dict[int, int] = {}
         self._ours = 0
         self._of_peer = 0
-        self._provoked: OrderedDict[int, float] = OrderedDict()
-        self._lost_senders: OrderedDict[int, None] = OrderedDict()
-        """Senders that the peer forgot before their carrier was taken. Any other sender that is
-        gone when its carrier is taken was closed by its receiver, and needs no entry."""
         config = context.config
         self._max_of_peer = 2 * max(config.limits.max_channels, config.initial_limits.max_channels)
         # AQ-CHAN-1: the entrypoint exists from the start.
@@ -122,12 +119,15 @@ class Channels:
         if half is not None:
             if half.node is not None and creator_of(channel) == self.side:
                 half.node.known = True
+                if half.is_over() and channel != ENTRYPOINT:
+                    self._forgetting.answer(channel, now, ended=True)
             return half
-        if channel in self._tombstones or channel == ENTRYPOINT:
-            return None  # AQ-ROUTE-4
-        if creator_of(channel) == self.side:
-            self._answer_stray(channel, now)
+        ended = channel in self._tombstones
+        if creator_of(channel) == self.side and channel != ENTRYPOINT:
+            self._forgetting.answer(channel, now, ended=ended)
             return None
+        if ended or channel == ENTRYPOINT:
+            return None  # AQ-ROUTE-4
         half = self.create_for_peer(channel)  # AQ-ROUTE-1
         half.route_back(now + self._context.config.ack_delay)
         return half
@@ -146,7 +146,6 @@ class Channels:
             half = self.halves.get(channel)
             if half is None:
                 if channel in self._tombstones:
-                    self._remember_lost(channel)
                     continue
                 half = self.create_for_peer(channel)
             half.attached = True
@@ -161,8 +160,8 @@ class Channels:
                 half.claim(attachment.headers)
                 self.update(half, now)
             elif sender_of(channel) == self.side:
-                how = End.LOST if self._was_lost(channel) else End.RECEIVER_CLOSED
-                self._context.events.append(SenderEnded(channel, how))
+                # AQ-FORGET-5: what the application takes cannot be lost, so its receiver has ended.
+                self._context.events.append(SenderEnded(channel, End.RECEIVER_CLOSED))
             else:
                 self._context.events.append(ReceiverEnded(channel, End.LOST))
 
@@ -187,7 +186,6 @@ class Channels:
         waiting = deque(dropped)
         while waiting:
             for attachment in waiting.popleft().attachments:
-                self._was_lost(attachment.channel)
                 half = self.halves.get(attachment.channel)
                 if half is None:
                     continue
@@ -219,38 +217,38 @@ class Channels:
                 self._remove(half)
                 half.drop(End.LOST, lineage, now)
             if node.known:
-                self.send_forget(node.channel, now)  # AQ-LIN-4
+                self._forgetting.send(node.channel, now)  # AQ-LIN-4
 
     def handle_forget(self, half: AnyHalf, now: float) -> None:
         """Process FORGET_CHANNEL from the channel's creator (AQ-FORGET-1)."""
         if half.is_over() and half.owner is not Ownership.UNCLAIMED:
             return  # AQ-FORGET-3: it ended in order, and its queue belongs to the application
+        if isinstance(half, SendingHalf) and half.owner is Ownership.APPLICATION:
+            half.handle_forget(now)  # AQ-FORGET-5
+            return
+        self._drop_forgotten(half, now)
+
+    def handle_timer(self, half: AnyHalf, now: float) -> None:
+        """Run the timer of a half."""
+        half.handle_timer(now)
+        if isinstance(half, SendingHalf) and half.is_overdue(now):
+            self._drop_forgotten(half, now)
+        else:
+            self.update(half, now)
+
+    def _drop_forgotten(self, half: AnyHalf, now: float) -> None:
         self._remove(half)
         self._tombstones.add(half.channel, now)
         if isinstance(half, ReceivingHalf):
             self.abandon(half.drop(End.LOST, ()), now)
         else:
-            if half.owner is Ownership.UNCLAIMED and half.attached:
-                self._remember_lost(half.channel)
             self.lose(half.drop(End.LOST, (), now), half.channel, now)
-
-    def send_forget(self, channel: int, now: float) -> bool:
-        """Send FORGET_CHANNEL, unless it was just sent (AQ-FORGET-2); return whether it was."""
-        context = self._context
-        expire(self._forgets, now - context.config.forget_interval)
-        if channel in self._forgets:
-            return False
-        self._forgets[channel] = now
-        stream = context.out.open(channel)  # AQ-STREAM-8
-        context.out.write(stream, ForgetChannel().encode())
-        context.out.finish(stream)
-        return True
 
     def end_all(self, now: float) -> None:
         """End every half at the end of the connection (AQ-CONN-7)."""
         halves = list(self.halves.values())
         self.halves.clear()
-        self._lost_senders.clear()
+        self._forgetting.clear()
         self._ours = self._of_peer = 0
         for half in halves:
             if isinstance(half, SendingHalf):
@@ -272,14 +270,11 @@ class Channels:
                 len(made) - len(ours) - len(lingering),
             ),
         )
-        left = [
+        return [
             f"a count of {count} {what}, of which there are {there}"
             for what, count, there in counts
             if count != there
         ]
-        if self._lost_senders:
-            left.append(f"{len(self._lost_senders)} senders that were lost untaken")
-        return left
 
     def _linger(self, half: AnyHalf, now: float) -> None:
         """Stop counting a half against the peer, which ended it before it was taken (AQ-LIMIT-4).
@@ -298,20 +293,6 @@ class Channels:
         self._of_peer -= 1
         self._context.lingering += 1
 
-    def _remember_lost(self, channel: int) -> None:
-        """Remember a channel that was forgotten before its carrier was taken: a sender is lost."""
-        if sender_of(channel) == self.side:
-            self._lost_senders[channel] = None
-            if len(self._lost_senders) > self._context.config.max_remembered:
-                self._lost_senders.popitem(last=False)
-
-    def _was_lost(self, channel: int) -> bool:
-        """Return whether a sender was forgotten before its carrier was taken; remove its entry."""
-        if channel not in self._lost_senders:
-            return False
-        del self._lost_senders[channel]
-        return True
-
     def _remove(self, half: AnyHalf) -> None:
         channel = half.channel
         del self.halves[channel]
@@ -323,18 +304,6 @@ class Channels:
             self._ours -= 1
         else:
             self._of_peer -= 1
-
-    def _answer_stray(self, channel: int, now: float) -> None:
-        """Answer a frame for a channel of ours that has ended (AQ-ROUTE-3)."""
-        if not self.send_forget(channel, now):
-            return  # the peer wrote before it could know
-        config = self._context.config
-        expire(self._provoked, now - config.forget_interval)
-        self._provoked[channel] = now
-        if len(self._provoked) > config.max_forgets:
-            raise RemoteProtocolError(
-                "AQ-LIMIT-7", "too many frames for channels that ended", CloseCode.LIMIT_EXCEEDED
-            )
 
 
 class Tombstones:
@@ -364,15 +333,3 @@ class Tombstones:
         if self._recent and len(self._recent) >= self._cap:
             self._recent.popitem(last=False)
         self._recent[channel] = now
-
-
-def expire(times: OrderedDict[int, float], before: float) -> None:
-    """Delete the entries, oldest first, that are as old as ``before``.
-
-    An OrderedDict, because a plain dict finds its first entry by scanning past all deleted ones.
-    """
-    while times:
-        channel = next(iter(times))
-        if times[channel] > before:
-            break
-        del times[channel]

@@ -163,6 +163,34 @@ class Config:
         default=1.0,
         metadata=seconds("FORGET_CHANNEL is not repeated for one channel within this time."),
     )
+    forget_patience: float = field(
+        default=5.0,
+        metadata=seconds(
+            "When frames for an ended channel keep coming, FORGET_CHANNEL answers them after this "
+            "time instead of waiting for `forget_interval` without any (AQ-ROUTE-5)."
+        ),
+    )
+    forgotten_timeout: float = field(
+        default=10.0,
+        metadata=seconds(
+            "How long a sender whose receiver was forgotten waits for the last acknowledgements "
+            "(AQ-FORGET-5): they may have to be retransmitted several times."
+        ),
+    )
+    cancelled_timeout: float = field(
+        default=1.0,
+        metadata=seconds(
+            "How long a receiver waits after a cancel for the announcement of datagrams that "
+            "arrived (AQ-CLOSE-3): a peer may never announce what it cancelled."
+        ),
+    )
+    closing_timeout: float = field(
+        default=10.0,
+        metadata=seconds(
+            "The same after the application has closed the receiver: the peer must still announce, "
+            "but the announcement may have to be retransmitted several times."
+        ),
+    )
     starvation_timeout: float = field(
         default=0.25,
         metadata=seconds(
@@ -302,7 +330,9 @@ class Config:
     max_forgets: int = field(
         default=65_536,
         metadata=whole(
-            "frames", "FORGET_CHANNEL frames that a peer can cause within a forget interval."
+            "frames",
+            "FORGET_CHANNEL frames that a peer can cause within a forget interval, and those that "
+            "wait for their channel to be quiet.",
         ),
     )
 

@@ -106,6 +106,7 @@ class ConnectionCore:
             account,
         )
         self._version_seen = False
+        self._version_acked = False
         self._peer_headers: HeaderPairs | None = None
         self._ready = False
         self._ended = False
@@ -180,9 +181,10 @@ class ConnectionCore:
         self._now = now
         try:
             for sleeper in self._context.timers.due(now):
-                sleeper.handle_timer(now)
                 if isinstance(sleeper, SendingHalf | ReceivingHalf):
-                    self._channels.update(sleeper, now)
+                    self._channels.handle_timer(sleeper, now)
+                else:
+                    sleeper.handle_timer(now)
         except RemoteProtocolError as error:
             self._fail(error, now)
 
@@ -465,7 +467,8 @@ class ConnectionCore:
         elif incoming.is_datagram:
             raise RemoteProtocolError("AQ-UNREL-7", f"{frame_name(type(frame))} in a datagram")
         elif isinstance(frame, AckVersion):
-            self._context.out.version_acked = True  # AQ-VERSION-1
+            self._version_acked = True
+            self._omit_version()
         elif isinstance(frame, ConnectionHeaders):
             self._handle_headers(frame.headers, now)
         else:
@@ -505,10 +508,15 @@ class ConnectionCore:
         if self.side == Side.CLIENT:
             self._context.out.finish(self._greeting)
 
+    def _omit_version(self) -> None:
+        """Begin sequences without VERSION, if that was acked (AQ-VERSION-1, AQ-VERSION-5)."""
+        self._context.out.version_acked = self._version_acked and self._peer_headers is not None
+
     def _handle_headers(self, headers: HeaderPairs, now: float) -> None:
         if self._peer_headers is not None:
             raise RemoteProtocolError("AQ-CONN-4", "CONNECTION_HEADERS came twice")
         self._peer_headers, limits = split_limits(headers, self.config.initial_limits)
+        self._omit_version()
         outstanding = [
             half.outstanding
             for half in self._channels.halves.values()

@@ -31,7 +31,9 @@ class ReceivingHalf(ReceiverStateMachine):
         "_ack_count",
         "_acks",
         "_arrived",
+        "_close_at",
         "_flush_at",
+        "_is_cancelled",
         "_is_waiting",
         "_queue",
         "_reliable",
@@ -68,6 +70,9 @@ class ReceivingHalf(ReceiverStateMachine):
         self._is_waiting = False
         """Whether CLOSE_RECEIVER waits until the application has taken the queue."""
         self._flush_at = NEVER
+        self._close_at = NEVER
+        """When to stop waiting for announcements, in CLOSING."""
+        self._is_cancelled = False
 
     # -- frames of the peer's sender -------------------------------------------------------------
 
@@ -144,8 +149,6 @@ class ReceivingHalf(ReceiverStateMachine):
         arrived = self._reliable.max if self._reliable is not None else 0
         if arrived > total:
             raise self._violation("AQ-FINISH-4", f"finished at {total}, but {arrived - 1} arrived")
-        if self.datagrams is not None and self.datagrams.overtaken():
-            raise self._violation("AQ-FINISH-4", "more datagrams arrived than were announced")
         announced = self.datagrams.announced if self.datagrams is not None else 0
         if is_oneshot(self.channel) and total + announced > 1:
             raise self._violation("AQ-SEND-6", "a oneshot channel with more than one message")
@@ -155,6 +158,7 @@ class ReceivingHalf(ReceiverStateMachine):
         """Process CANCEL_SENDER: drop what is queued (AQ-CANCEL-4), and return it."""
         was = self.state
         self._move(ReceiverInput.CANCEL_SENDER)
+        self._is_cancelled = True
         if was is not ReceiverState.OPEN:
             return []
         self._end = End.CANCELLED
@@ -210,6 +214,7 @@ class ReceivingHalf(ReceiverStateMachine):
         elif self.state is ReceiverState.CLOSING:
             # AQ-CLOSE-3: the application may have seen what arrived; wait until it can be acked.
             if datagrams is not None and datagrams.overtaken() and not self.all_announced:
+                self._limit_wait(now)
                 return False
             if self._defers_close():
                 return False
@@ -243,7 +248,7 @@ class ReceivingHalf(ReceiverStateMachine):
         if self.control is not None and not over:
             self._context.out.reset(self.control, StreamCode.FORGOTTEN)
         self._move(ReceiverInput.DROP)
-        self.wake_at = self._flush_at = NEVER
+        self.wake_at = self._flush_at = self._close_at = NEVER
         self._emit(ReceiverEnded(self.channel, how, lineage))
         self.owner = Ownership.RELEASED
         return queue
@@ -263,6 +268,9 @@ class ReceivingHalf(ReceiverStateMachine):
         """Send the acks, decisions and reports that are due."""
         if self._flush_at <= now or (self.datagrams and self.datagrams.due(now)):
             self.flush(now)
+        if self._close_at <= now:
+            self._close_at = NEVER
+            self.all_announced = True  # AQ-CLOSE-3: whatever was not announced is dropped
         self._wake()
 
     def flush(self, now: float) -> None:
@@ -335,7 +343,7 @@ class ReceivingHalf(ReceiverStateMachine):
         if self.datagrams is None:
             self.datagrams = ReceivedDatagrams()
         if self._total >= 0 and first + count > self.datagrams.announced:
-            raise self._violation("AQ-FINISH-4", f"datagram message {first} was never announced")
+            return False  # AQ-FINISH-4
         if not self.datagrams.arrive(first, first + count, self._context.config.max_ranges):
             return False
         if is_oneshot(self.channel):
@@ -387,11 +395,19 @@ class ReceivingHalf(ReceiverStateMachine):
             self._wake()
 
     def _wake(self) -> None:
-        at = self._flush_at
+        at = min(self._flush_at, self._close_at)
         if self.datagrams is not None and self.datagrams.deadlines:
             at = min(at, self.datagrams.deadlines[0][0])
         if at < NEVER and self.state in _AWAKE:
             self._context.timers.wake(self, at)
+
+    def _limit_wait(self, now: float) -> None:
+        """Bound the wait for announcements: a cancelled sender may never send them."""
+        config = self._context.config
+        timeout = config.cancelled_timeout if self._is_cancelled else config.closing_timeout
+        if now + timeout < self._close_at:
+            self._close_at = now + timeout
+            self._wake()
 
     def _defers_close(self) -> bool:
         """Bound what the peer no longer counts (AQ-FLOW-7, AQ-LIMIT-4)."""
@@ -444,7 +460,7 @@ class ReceivingHalf(ReceiverStateMachine):
             self._credit.drain_later(queued)
         self.unreported = self.reserved = 0
         self._acks = self._reliable = self.datagrams = None
-        self.wake_at = self._flush_at = NEVER
+        self.wake_at = self._flush_at = self._close_at = NEVER
 
     def _drop_queue(self) -> list[MessageFrame]:
         """Empty the queue; return the messages with channels, which must be abandoned."""

@@ -45,6 +45,7 @@ class SendingHalf(SenderStateMachine):
     __slots__ = (
         "_announce_at",
         "_answer_at",
+        "_drop_at",
         "_reliable_acked",
         "_singles",
         "acks_from",
@@ -81,6 +82,8 @@ class SendingHalf(SenderStateMachine):
         self._reliable_acked: RangeSet | None = None
         self._announce_at = NEVER
         self._answer_at = NEVER
+        self._drop_at = NEVER
+        """When to stop waiting for the last acks, after FORGET_CHANNEL."""
 
     # -- commands --------------------------------------------------------------------------------
 
@@ -295,12 +298,29 @@ class SendingHalf(SenderStateMachine):
         self._stop(StreamCode.CANCELLED)
         return self.node.release_all()
 
+    def handle_forget(self, now: float) -> None:
+        """Process FORGET_CHANNEL for a sender that cannot be lost: its receiver has ended.
+
+        Send nothing more, but wait a while for acks that it has overtaken (AQ-FORGET-5).
+        """
+        if self._drop_at < NEVER:
+            return
+        self._move(SenderInput.FORGET_CHANNEL)
+        self._stop_waiting()
+        self._stop_sending(StreamCode.FORGOTTEN)
+        self._drop_at = now + self._context.config.forgotten_timeout
+        self._wake()
+
     # -- calls of the connection -----------------------------------------------------------------
 
     def route_back(self, at: float) -> None:
         """Answer the ROUTE_TO that created this half, by the given time (AQ-ROUTE-2)."""
         self._answer_at = at
         self._context.timers.wake(self, at)
+
+    def is_overdue(self, now: float) -> bool:
+        """Return whether the last acks of a forgotten channel were waited for long enough."""
+        return self._drop_at <= now
 
     def handle_timer(self, now: float) -> None:
         """Announce datagrams, or answer a ROUTE_TO, when due."""
@@ -516,7 +536,7 @@ class SendingHalf(SenderStateMachine):
             self._context.out.write(self._control_stream(), SentUnreliable(count).encode())
 
     def _wake(self) -> None:
-        at = min(self._announce_at, self._answer_at)
+        at = min(self._announce_at, self._answer_at, self._drop_at)
         if at < NEVER:
             self._context.timers.wake(self, at)
 
@@ -545,16 +565,22 @@ class SendingHalf(SenderStateMachine):
 
     def _stop(self, code: StreamCode) -> None:
         """Reset the streams, drop the datagrams and return the credit of this channel."""
-        out = self._context.out
         if self.state is not SenderState.CLOSED or self._end is not End.FINISHED:
-            self._reset_message_streams(code)
-            if self.control is not None:
-                out.reset(self.control, code)
+            self._stop_sending(code)
         if self.datagrams is not None:
-            out.drop_datagrams(self.channel)
-        self.wake_at = self._announce_at = self._answer_at = NEVER
+            self._context.out.drop_datagrams(self.channel)
+        self.wake_at = self._announce_at = self._answer_at = self._drop_at = NEVER
         self.outstanding = self._credit.release(self.outstanding, self.outstanding)
         self._stop_waiting()
+
+    def _stop_sending(self, code: StreamCode) -> None:
+        """Reset the streams, and drop what waits to be sent."""
+        self._reset_message_streams(code)
+        if self.control is not None:
+            self._context.out.reset(self.control, code)
+        if self.datagrams is not None:
+            self._context.out.drop_datagrams(self.channel)
+        self.wake_at = self._announce_at = self._answer_at = NEVER
 
     def _stop_waiting(self) -> None:
         if self.wanted >= 0:

@@ -6,6 +6,10 @@ then are nacked. After that the channel no longer exists on the wire, but a send
 still pending stays CLOSED until its lineage is known, since only then is an acked message known to
 be delivered; and a sender whose handle has not reached the application stays CLOSED until it has.
 
+A sender whose handle the application has cannot be lost, so FORGET_CHANNEL says that its receiver
+has ended. The sender then sends nothing more, and for a while waits for CLOSE_RECEIVER and the last
+acks, which FORGET_CHANNEL may have overtaken: it is FORGOTTEN, or stays FINISHED or CANCELLED.
+
 `TRANSITIONS` is complete, and only this file assigns a sender's state.
 """
 
@@ -28,6 +32,7 @@ class SenderState(Enum):
     OPEN = "open"
     FINISHED = "finished"
     CANCELLED = "cancelled"
+    FORGOTTEN = "forgotten"
     CLOSED = "closed"
     GONE = "gone"
 
@@ -41,6 +46,7 @@ class SenderInput(Enum):
     FINISH = "finish"
     CANCEL = "cancel"
     CLOSE_RECEIVER = "CLOSE_RECEIVER"
+    FORGET_CHANNEL = "FORGET_CHANNEL"
     SETTLE = "settled"
     DROP = "forgotten or lost"
 
@@ -50,15 +56,23 @@ TRANSITIONS: dict[tuple[SenderState, SenderInput], SenderState] = {
     (SenderState.OPEN, SenderInput.FINISH): SenderState.FINISHED,
     (SenderState.OPEN, SenderInput.CANCEL): SenderState.CANCELLED,
     (SenderState.OPEN, SenderInput.CLOSE_RECEIVER): SenderState.CLOSED,
+    (SenderState.OPEN, SenderInput.FORGET_CHANNEL): SenderState.FORGOTTEN,
     (SenderState.OPEN, SenderInput.DROP): SenderState.GONE,
     (SenderState.FINISHED, SenderInput.FINISH): SenderState.FINISHED,
     (SenderState.FINISHED, SenderInput.CANCEL): SenderState.FINISHED,
     (SenderState.FINISHED, SenderInput.CLOSE_RECEIVER): SenderState.CLOSED,
+    (SenderState.FINISHED, SenderInput.FORGET_CHANNEL): SenderState.FINISHED,
     (SenderState.FINISHED, SenderInput.DROP): SenderState.GONE,
     (SenderState.CANCELLED, SenderInput.FINISH): SenderState.CANCELLED,
     (SenderState.CANCELLED, SenderInput.CANCEL): SenderState.CANCELLED,
     (SenderState.CANCELLED, SenderInput.CLOSE_RECEIVER): SenderState.CLOSED,
+    (SenderState.CANCELLED, SenderInput.FORGET_CHANNEL): SenderState.CANCELLED,
     (SenderState.CANCELLED, SenderInput.DROP): SenderState.GONE,
+    (SenderState.FORGOTTEN, SenderInput.FINISH): SenderState.FORGOTTEN,
+    (SenderState.FORGOTTEN, SenderInput.CANCEL): SenderState.FORGOTTEN,
+    (SenderState.FORGOTTEN, SenderInput.CLOSE_RECEIVER): SenderState.CLOSED,
+    (SenderState.FORGOTTEN, SenderInput.FORGET_CHANNEL): SenderState.FORGOTTEN,
+    (SenderState.FORGOTTEN, SenderInput.DROP): SenderState.GONE,
     (SenderState.CLOSED, SenderInput.FINISH): SenderState.CLOSED,
     (SenderState.CLOSED, SenderInput.CANCEL): SenderState.CLOSED,
     (SenderState.CLOSED, SenderInput.SETTLE): SenderState.GONE,
@@ -106,7 +120,7 @@ class SenderStateMachine(Half):
 
     def _check_open(self) -> None:
         """Raise the reason why nothing can be sent, if there is one."""
-        if self._end is End.RECEIVER_CLOSED:
+        if self._end is End.RECEIVER_CLOSED or self.state is SenderState.FORGOTTEN:
             raise ReceiverClosed(
                 f"the receiver of {describe(self.channel)} was closed", channel=self.channel
             )

@@ -16,7 +16,7 @@ from aqueduct.protocol.events import (
 )
 from aqueduct.testing.checkers.base import Violation, checker
 from aqueduct.testing.checkers.facts import RunFacts
-from aqueduct.testing.checkers.rules import EPSILON, NEVER
+from aqueduct.testing.checkers.rules import EPSILON, FORGOTTEN_TIMEOUT, NEVER
 from aqueduct.testing.checkers.subjects import ChannelFacts
 from aqueduct.testing.record import ConnectionClosed, CoreFault, EventRaised, SendFailed
 from aqueduct.wire.chanid import ENTRYPOINT, Side
@@ -90,7 +90,9 @@ def senders_learn_their_end(facts: RunFacts) -> Iterator[Violation]:
         if channel.creator == side:
             known = min(max(known, channel.accessible_known), channel.lost_known)
         else:
-            known = min(known, channel.forget_arrived)
+            # A sender that was forgotten waits for the last acks first (AQ-FORGET-5).
+            timeout = FORGOTTEN_TIMEOUT + facts.record.lateness
+            known = min(known, channel.forget_arrived + timeout)
         known = max(known, channel.sender_held)
         if known == NEVER or not facts.alive(side, known + EPSILON):
             continue
@@ -163,7 +165,8 @@ def _problem_of_error(facts: RunFacts, channel: ChannelFacts, entry: SendFailed)
         return None
     if entry.error == "ReceiverClosed":
         # The end of a pending channel is reported once its lineage is known.
-        return "the receiver was open" if channel.close_arrived > entry.time else None
+        heard = min(channel.close_arrived, channel.forget_arrived)
+        return "the receiver was open" if heard > entry.time else None
     if entry.error == "MessageTooLarge":
         smallest = min(facts.record.first_limits.max_message, limits.max_message)
         plain = not entry.attached and not entry.headers

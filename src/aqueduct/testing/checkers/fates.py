@@ -36,9 +36,11 @@ def one_fate(facts: RunFacts) -> Iterator[Violation]:
 def both_ends_agree(facts: RunFacts) -> Iterator[Violation]:
     """A message that was taken is reported delivered; one that is not by its end is never taken."""
     for channel in facts.channels.values():
+        if channel.below_given_up:
+            continue
         end = channel.sender_end
         for message in channel.messages:
-            if message.taken == NEVER:
+            if message.taken == NEVER or message.given_up:
                 continue
             if message.undelivered < NEVER:
                 yield _about(message, "was reported undelivered, and taken")

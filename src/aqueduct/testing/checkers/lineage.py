@@ -23,7 +23,7 @@ def lost_is_reported(facts: RunFacts) -> Iterator[Violation]:
     """
     for channel in facts.channels.values():
         known = channel.lost_known
-        if not channel.lost or not facts.alive(channel.creator, known):
+        if not channel.lost or channel.below_given_up or not facts.alive(channel.creator, known):
             continue
         ends = _ends(channel, channel.creator)
         if not ends:
@@ -48,6 +48,8 @@ def only_lost_is_reported(facts: RunFacts) -> Iterator[Violation]:
                 if event.how is not End.LOST:
                     continue
                 if side != channel.creator:
+                    if channel.below_given_up:
+                        continue
                     yield _about(channel, "ended LOST at the peer", time)
                 elif not channel.lost or time < channel.lost_known:
                     yield _about(channel, "ended LOST but is not", time)
@@ -60,7 +62,7 @@ def lost_is_out_of_reach(facts: RunFacts) -> Iterator[Violation]:
         if not channel.lost:
             continue
         held = channel.receiver_held if channel.creator == channel.sender else channel.sender_held
-        if held < NEVER:
+        if held < NEVER and not channel.below_given_up:
             yield _about(channel, "is lost, but was handed out", held)
 
 

@@ -12,6 +12,11 @@ RECEIPT_DEADLINE_MAX: Final = 1.0
 DEADLINE_GRAIN: Final = 0.005
 """The granularity to which a receiver may round a deadline up."""
 FORGET_INTERVAL: Final = 1.0
+FORGET_PATIENCE: Final = 5.0
+"""After this time, a peer that keeps naming an ended channel is answered although not quiet."""
+FORGOTTEN_TIMEOUT: Final = 10.0
+CANCELLED_TIMEOUT: Final = 1.0
+CLOSING_TIMEOUT: Final = 10.0
 
 SAFE_DATAGRAM_SIZE: Final = 600
 """A plain message of this size always fits a datagram."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from aqueduct.protocol.events import ReceiverEnded, SenderEnded
-from aqueduct.testing.checkers.rules import NEVER
+from aqueduct.testing.checkers.rules import CANCELLED_TIMEOUT, CLOSING_TIMEOUT, EPSILON, NEVER
 from aqueduct.testing.record import (
     NO_CHANNEL,
     CommandCalled,
@@ -17,7 +17,7 @@ from aqueduct.testing.record import (
     SendFailed,
 )
 from aqueduct.wire.chanid import Side, creator_of, is_oneshot, sender_of
-from aqueduct.wire.frames import Frame, MessageFrame, RouteTo
+from aqueduct.wire.frames import Frame, MessageFrame, RouteTo, SentUnreliable
 from aqueduct.wire.primitives import headers_size, varint_size
 
 ChannelEntry = (
@@ -61,6 +61,24 @@ class MessageFacts:
             contents = headers_size(attached.headers)
             size += varint_size(attached.channel) + varint_size(contents) + contents
         return size
+
+    @property
+    def given_up(self) -> bool:
+        """Whether it was nacked because its announcement did not come in time (AQ-CLOSE-3)."""
+        channel = self.channel
+        closed = channel.close_written
+        if self.sent.reliable or closed == NEVER or self.nacked != closed:
+            return False
+        if closed < channel.closing_due - EPSILON:
+            return False
+        announced = sum(
+            entry.sent.frame.count
+            for entry in channel.entries
+            if isinstance(entry, FrameArrived)
+            and isinstance(entry.sent.frame, SentUnreliable)
+            and entry.time <= closed
+        )
+        return self.number >= announced
 
 
 @dataclass(slots=True, eq=False)
@@ -144,6 +162,22 @@ class ChannelFacts:
         """When the receiving core stopped receiving on the channel."""
         known = self.lost_known if self.creator == self.receiver else self.forget_arrived
         return min(self.close_written, known, self.close_called, self.cancel_arrived, self.dropped)
+
+    @property
+    def closing_due(self) -> float:
+        """Until when a receiver that was closed or cancelled waits for announcements."""
+        closed = min(self.close_called, self.dropped)
+        return min(self.cancel_arrived + CANCELLED_TIMEOUT, closed + CLOSING_TIMEOUT)
+
+    @property
+    def below_given_up(self) -> bool:
+        """Whether a message that led to the channel was taken, and nacked (AQ-CLOSE-3)."""
+        current: ChannelFacts | None = self
+        while current is not None and current.carrier is not None:
+            if current.carrier.taken < NEVER and current.carrier.given_up:
+                return True
+            current = current.parent
+        return False
 
     @property
     def dropped(self) -> float:

@@ -13,6 +13,7 @@ from aqueduct.testing.checkers.rules import (
     DEADLINE_GRAIN,
     EPSILON,
     FORGET_INTERVAL,
+    FORGET_PATIENCE,
     NEVER,
     RECEIPT_DEADLINE_MAX,
     RECEIPT_DEADLINE_MIN,
@@ -23,6 +24,7 @@ from aqueduct.wire.chanid import Side
 from aqueduct.wire.frames import (
     AckNackUnreliable,
     AckReliable,
+    CloseReceiver,
     ForgetChannel,
     MessageFrame,
     RouteTo,
@@ -194,6 +196,68 @@ def forgets_are_rare(facts: RunFacts) -> Iterator[Violation]:
                     text = f"was already forgotten at {last:.6f}"
                     yield Violation(text, entry.time, entry.side, channel.channel)
                 last = entry.time
+
+
+@checker
+def ghosts_are_forgotten(facts: RunFacts) -> Iterator[Violation]:
+    """A ROUTE_TO for a channel that is gone is answered with FORGET_CHANNEL (AQ-ROUTE-5).
+
+    Its creator waits for a second without another one, but at most five, if the channel ended in
+    good order. If it was lost, what comes within a second of FORGET_CHANNEL waits (AQ-ROUTE-6).
+    """
+    for channel in facts.channels.values():
+        if channel.carrier is not None:
+            yield from _follow_routes(facts, channel)
+
+
+def _follow_routes(facts: RunFacts, channel: ChannelFacts) -> Iterator[Violation]:
+    side = channel.creator
+    slack = facts.record.lateness + EPSILON
+    gone = heard = first = last = NEVER
+    for entry in channel.entries:
+        if not isinstance(entry, FrameSent | FrameArrived) or entry.side != side:
+            continue
+        frame = entry.frame if isinstance(entry, FrameSent) else entry.sent.frame
+        if entry.time > last + FORGET_INTERVAL + slack and facts.alive(side, entry.time):
+            yield Violation(f"was named at {last:.6f}, unanswered", last, side, channel.channel)
+            return
+        if isinstance(frame, CloseReceiver):
+            gone = min(gone, entry.time)
+        elif isinstance(frame, ForgetChannel):
+            if entry.time < channel.lost_known:
+                if first == NEVER and heard == gone:
+                    first = last = heard  # it came behind the end, within the same instant
+                early = first == NEVER or (
+                    entry.time < last + FORGET_INTERVAL - EPSILON
+                    and entry.time < first + FORGET_PATIENCE - EPSILON
+                )
+                if early:
+                    text = "was forgotten before it was quiet"
+                    yield Violation(text, entry.time, side, channel.channel)
+            gone = min(gone, entry.time)
+            first = last = NEVER
+        elif isinstance(frame, RouteTo) and isinstance(entry, FrameArrived):
+            heard = entry.time
+            if gone < NEVER:
+                first = min(first, entry.time)
+                last = entry.time
+    due = last + FORGET_INTERVAL + slack
+    if last < NEVER and facts.alive(side, due):
+        yield Violation(f"was named at {last:.6f}, unanswered", last, side, channel.channel)
+
+
+@checker
+def closing_is_bounded(facts: RunFacts) -> Iterator[Violation]:
+    """A receiver that ends does not wait for ever for an announcement (AQ-CLOSE-3)."""
+    slack = facts.record.lateness + EPSILON
+    for channel in facts.channels.values():
+        due = channel.closing_due + slack
+        side = channel.receiver
+        gone = channel.lost_known if channel.creator == side else channel.forget_arrived
+        if not channel.unreliable or due >= min(channel.close_written, gone):
+            continue
+        if channel.receiver_held < NEVER and facts.alive(side, due):
+            yield Violation("still waits for announcements", due, side, channel.channel)
 
 
 @checker
