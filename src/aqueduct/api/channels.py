@@ -7,7 +7,8 @@ from typing import Any, Generic, NamedTuple, TypedDict, TypeVar, Unpack, overloa
 
 from aqueduct.api.half import Origin
 from aqueduct.api.handles import Receiver, Sender
-from aqueduct.codec import CodecClass
+from aqueduct.codec import CodecClass, codec_for
+from aqueduct.codec.checks import check_for
 from aqueduct.codec.registry import choose
 from aqueduct.protocol.modes import Mode, check_channel_headers
 from aqueduct.protocol.priorities import DEFAULT_PRIORITY
@@ -69,9 +70,9 @@ def channel(
     learns it from the channel's header ``content-type``, which may be given instead. ``priority``
     is that of the sender if it stays here, see `Sender.priority`.
 
-    Raises `TypeError` if ``mode`` is not a `Mode`, or ``codec`` not a codec for the type,
-    `ValueError` if ``priority`` is not from 0 to 7, and `LocalProtocolError` for a header whose
-    name begins with ``aqueduct-``.
+    Raises `TypeError` if ``kind`` is not a type that messages can have, ``mode`` not a `Mode`, or
+    ``codec`` not a codec for the type, `ValueError` if ``priority`` is not from 0 to 7, and
+    `LocalProtocolError` for a header whose name begins with ``aqueduct-``.
     """
     local = LocalChannel(capacity, oneshot=False, mode=mode, priority=priority)
     return _make(kind, local, to_pairs(headers), codec)
@@ -105,6 +106,8 @@ def _make(
     if codec is not None or headers:
         check_channel_headers(headers)
         codec, headers = choose(kind, codec, headers)
+    codec_for(kind, codec)  # raise here for a type that cannot be one
+    local.check = check_for(kind)
     origin = Origin(kind, headers, codec)
     sender: Sender[Any] = Sender._from_port(LocalSendPort(local), headers, origin)
     receiver: Receiver[Any] = Receiver._from_port(LocalReceivePort(local), headers, origin)

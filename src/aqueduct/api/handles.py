@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import (
     TYPE_CHECKING,
@@ -42,6 +42,10 @@ from aqueduct.wire.primitives import HeaderPairs
 if TYPE_CHECKING:
     from aqueduct.api.calls import Request
     from aqueduct.runtime.connection_driver import ConnectionDriver, Port
+
+CONCURRENCY = 256
+"""Messages of one channel that `Receiver.serve` handles at the same time by default; others wait in
+the channel, where flow control limits them."""
 
 logger = logging.getLogger("aqueduct")
 
@@ -348,6 +352,30 @@ class Receiver(Handle, Generic[T]):
                 await self._port.wait()
             else:
                 yield value
+
+    async def serve(
+        self,
+        handler: Callable[[T], Awaitable[object]],
+        *,
+        concurrency: int = CONCURRENCY,
+    ) -> None:
+        """Handle each message in a task of its own, until the channel ends.
+
+        What the handler returns is the reply to a `Request`. A `CallError` that it raises reaches
+        the caller; of any other exception the caller gets the code ``internal``, and the event
+        loop's exception handler the traceback. When the handler ends, halves in the message that
+        it left open are cancelled or closed, so that no caller waits for them.
+
+        The handler is cancelled when its caller gives up: the receiver of the reply, or of all
+        senders in the message, was closed or lost, or the deadline of the request has passed.
+
+        At most ``concurrency`` messages are handled at the same time. A message that cannot be
+        decoded is skipped, and its caller told why. At the end of the channel this waits for the
+        handlers that run, and raises ends other than `EndOfChannel`.
+        """
+        from aqueduct.api.serving import serve_requests
+
+        await serve_requests(self, handler, concurrency)
 
     def close(self) -> None:
         """Stop receiving: the sender gets `ReceiverClosed`, and queued messages are discarded."""

@@ -16,7 +16,7 @@ from aqueduct.api.connection import (
     open_trace,
     with_trace,
 )
-from aqueduct.api.handles import Receiver
+from aqueduct.api.handles import CONCURRENCY, Receiver
 from aqueduct.codec import CodecClass, codec_for
 from aqueduct.codec.registry import choose, codec_of_peer, reason_to_refuse
 from aqueduct.errors import AqueductError, CloseCode, ConnectionLost, EndOfChannel
@@ -66,6 +66,15 @@ class ServerConnection(Connection[T]):
     """A server's connection, which receives messages on its entrypoint."""
 
     entrypoint: Receiver[T]
+
+    async def serve(
+        self,
+        handler: Callable[[T], Awaitable[object]],
+        *,
+        concurrency: int = CONCURRENCY,
+    ) -> None:
+        """Handle each request of this client in a task of its own; see `Receiver.serve`."""
+        await self.entrypoint.serve(handler, concurrency=concurrency)
 
 
 AcceptCallback = Callable[[Headers, Address], Any]
@@ -122,6 +131,22 @@ class Server(Generic[T]):
             while (connection := await self.accept()) is not None:
                 group.create_task(self._handle(handler, connection))
                 del connection  # otherwise it stays alive until the next client connects
+
+    async def serve(
+        self,
+        handler: Callable[[T], Awaitable[object]],
+        *,
+        concurrency: int = CONCURRENCY,
+    ) -> None:
+        """Handle each request of each client in a task of its own, until the server is closed.
+
+        See `Receiver.serve`. ``concurrency`` is the limit for each connection.
+        """
+
+        async def handle(connection: ServerConnection[Any]) -> None:
+            await connection.serve(handler, concurrency=concurrency)
+
+        await self.run(handle)
 
     async def accept(self) -> ServerConnection[T] | None:
         """Wait for the next connection and return it; return None when the server is closed."""

@@ -43,7 +43,8 @@ class Codec(Protocol[T]):
     def encode(self, value: T) -> tuple[bytes, list[ChannelHalf]]:
         """Return the payload of a value, and its channel halves in the order of their indexes.
 
-        Raises `EncodeError` if the value cannot be encoded. The halves stay usable then.
+        Raises `EncodeError` if the value cannot be encoded, and `WrongType`, which is one, if it is
+        not of the type. The halves stay usable then.
         """
 
     def decode(self, payload: bytes, claim: Claim) -> T:

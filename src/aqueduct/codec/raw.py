@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from aqueduct.codec.base import ChannelHalf, Claim, name_of
-from aqueduct.errors import DecodeError, EncodeError
+from aqueduct.errors import DecodeError, WrongType
 
 
 class RawCodec:
@@ -17,12 +17,12 @@ class RawCodec:
     is_identity: ClassVar[bool] = True
 
     def encode(self, value: object) -> tuple[bytes, list[ChannelHalf]]:
-        """Return the value itself; raises `EncodeError` if it is not bytes."""
+        """Return the value itself; raises `WrongType` if it is not bytes."""
         if isinstance(value, bytes):
             return value, []
         if isinstance(value, bytearray | memoryview):
             return bytes(value), []
-        raise EncodeError(
+        raise WrongType(
             f"a channel or endpoint of bytes cannot send {name_of(type(value))}; "
             "give it a type: channel(SomeType), Endpoint(address, SomeType)"
         )

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Generic, TypeVar, get_args, get_origin
 import msgspec
 
 from aqueduct.codec.base import ChannelHalf, Claim, name_of, no_channels
+from aqueduct.codec.checks import check_for
 from aqueduct.errors import DecodeError, EncodeError
 
 T = TypeVar("T")
@@ -23,7 +24,7 @@ class StructuredCodec(Generic[T]):
     support the type.
     """
 
-    __slots__ = ("_claim", "_decode", "_encode", "_found", "kind")
+    __slots__ = ("_check", "_claim", "_decode", "_encode", "_found", "_known", "kind")
 
     content_type: ClassVar[str]
     is_identity: ClassVar[bool] = False
@@ -37,6 +38,9 @@ class StructuredCodec(Generic[T]):
         self.kind = kind
         self._found: list[ChannelHalf] = []
         self._claim: Claim | None = None
+        check = check_for(kind)
+        self._check = check.check
+        self._known = check.known
         self._encode = encoder(enc_hook=self._encode_unknown).encode
         try:
             self._decode = decoder(kind, dec_hook=self._decode_unknown).decode
@@ -45,6 +49,8 @@ class StructuredCodec(Generic[T]):
 
     def encode(self, value: T) -> tuple[bytes, list[ChannelHalf]]:
         """Return the payload of a value, and its channel halves; see `Codec.encode`."""
+        if type(value) not in self._known:
+            self._check(value)
         found = self._found
         try:
             payload = self._encode(value)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from aqueduct.codec import ChannelHalf
+from aqueduct.codec.checks import TypeCheck
 from aqueduct.errors import (
     ChannelCancelled,
     ChannelClosed,
@@ -53,8 +54,10 @@ class LocalChannel:
         self.closed = False
         self.sent = 0
         self.taken = 0
+        self.check: TypeCheck | None = None
+        """The check of the type of its messages."""
         self.when_closed: Callable[[], None] | None = None
-        """Called once the receiver is closed."""
+        """Called when the receiver is closed before the sender has ended."""
         self.room = Waiters()
         self.arrived = Waiters()
         self.emptied = Waiters()
@@ -76,6 +79,11 @@ class LocalChannel:
         """Remove and return the queued messages, for the port that replaces this channel."""
         parcels, self.queue = self.queue, deque()
         return parcels
+
+    def report_close(self) -> None:
+        """Call `when_closed`, unless the sender had ended before."""
+        if self.when_closed is not None and not self.finished and not self.cancelled:
+            self.when_closed()
 
     def drop(self) -> None:
         """Discard the queued messages."""
@@ -121,6 +129,9 @@ class LocalSendPort:
         receipt: Receipt | None,
         attach: tuple[ChannelHalf, ...] = (),
     ) -> None:
+        check = self.channel.check
+        if check is not None and type(value) not in check.known:
+            check.check(value)
         self._queue(Parcel(value, headers, receipt, attach))
 
     def send_error(self, headers: HeaderPairs) -> None:
@@ -129,7 +140,7 @@ class LocalSendPort:
     def on_close(self, function: Callable[[], None] | None) -> None:
         self.channel.when_closed = function
         if function is not None and self.channel.closed:
-            function()
+            self.channel.report_close()
 
     def _queue(self, parcel: Parcel) -> None:
         channel = self.channel
@@ -243,8 +254,7 @@ class LocalReceivePort:
         if not channel.closed:
             channel.closed = True
             channel.drop()
-            if channel.when_closed is not None:
-                channel.when_closed()
+            channel.report_close()
 
     def is_over(self) -> bool:
         """Return whether this half was ended, so that it cannot be sent away."""

@@ -175,7 +175,10 @@ class SendPort(Protocol):
         """Queue a message that is an error; raise `WouldBlock` without credit."""
 
     def on_close(self, function: Callable[[], None] | None) -> None:
-        """Call a function once the receiver is closed or lost, or the connection has ended."""
+        """Call a function if the receiver is closed or lost, or the connection ends, too early.
+
+        That is before this sender has finished or cancelled.
+        """
 
     def give_up(self) -> None:
         """Leave the queue for connection credit after `WouldBlock`."""

@@ -204,8 +204,7 @@ class NetworkSendPort:
 
     def on_close(self, function: Callable[[], None] | None) -> None:
         self._when_closed = function
-        if function is not None and self.ended is not None and self._is_closed(self.ended.how):
-            function()
+        self._report_close()
 
     async def wait(self) -> None:
         if self.ended is None:
@@ -359,8 +358,7 @@ class NetworkSendPort:
         self.settled.wake_all()
         if self._over is not None:
             self._over.wake_all()
-        if self._when_closed is not None and self._is_closed(event.how):
-            self._when_closed()
+        self._report_close()
 
     # -- inside -----------------------------------------------------------------------------------
 
@@ -408,10 +406,12 @@ class NetworkSendPort:
         """Return whether an unordered sender has to wait for acks."""
         return self._is_unordered and self.sent - self.delivered - self.undelivered >= MAX_UNSETTLED
 
-    @staticmethod
-    def _is_closed(end: End) -> bool:
-        """Return whether nobody receives any more."""
-        return end is End.RECEIVER_CLOSED or end is End.LOST or end is End.CONNECTION
+    def _report_close(self) -> None:
+        """Call `_when_closed` if the receiver has ended before this sender."""
+        if self._when_closed is None or self.ended is None or self.finished or self.cancelled:
+            return
+        if self.ended.how in (End.RECEIVER_CLOSED, End.LOST, End.CONNECTION):
+            self._when_closed()
 
     def _finish(self) -> None:
         self.core.finish(self.channel, self.driver.time)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Generic, TypeVar, Unpack, overload
 
@@ -12,8 +12,10 @@ from aqueduct.api import client
 from aqueduct.api import connection as connections
 from aqueduct.api import server as servers
 from aqueduct.api.blocking.handles import Receiver, Sender, present, wrap
+from aqueduct.api.blocking.serving import THREADS, serve_in_threads
 from aqueduct.api.client import ConnectOptions
 from aqueduct.api.server import AcceptCallback, ServeOptions
+from aqueduct.api.serving import RequestHandler
 from aqueduct.errors import CloseCode, EndOfChannel
 from aqueduct.runtime.background import (
     Attribute,
@@ -84,6 +86,10 @@ class ServerConnection(Connection[T]):
     """The server's side of a connection: the entrypoint receives."""
 
     entrypoint: Receiver[T]
+
+    def serve(self, handler: Callable[[T], object], *, threads: int = THREADS) -> None:
+        """Handle each request of this client in a thread; see `Receiver.serve`."""
+        self.entrypoint.serve(handler, threads=threads)
 
 
 @overload
@@ -177,6 +183,26 @@ class Server(BlockingTwin[servers.Server[T]], Generic[T]):
         if failures:
             self.close()
             raise failures[0]
+
+    def serve(self, handler: Callable[[T], object], *, threads: int = THREADS) -> None:
+        """Handle each request of each client in a thread, until the server is closed.
+
+        See `Receiver.serve`. ``threads`` is the limit for all clients together. Ctrl-C closes the
+        server.
+        """
+
+        def serve(handle: RequestHandler) -> Coroutine[Any, Any, None]:
+            async def serve_one(connection: servers.ServerConnection[Any]) -> None:
+                connection._driver.present = present
+                await connection.serve(handle)
+
+            return self._inner.run(serve_one)
+
+        try:
+            serve_in_threads(self._background, serve, handler, threads)
+        except BaseException:
+            self.close()
+            raise
 
     def _leave(self, *, failed: bool) -> None:
         self.close()

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import warnings
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, Generic, NamedTuple, TypeVar, Unpack, overload
 
 from aqueduct.api import channels, handles
+from aqueduct.api.blocking.serving import THREADS, serve_in_threads
 from aqueduct.api.calls import Request
 from aqueduct.api.channels import ChannelOptions, OneshotOptions
+from aqueduct.api.serving import RequestHandler, serve_requests
 from aqueduct.codec import ChannelHalf
 from aqueduct.errors import AqueductError, DecodeError, EndOfChannel, MessageError
 from aqueduct.protocol.modes import Mode
@@ -239,6 +241,22 @@ class Receiver(BlockingHalf[handles.Receiver[T]], Generic[T]):
                 handles.logger.info("skipped a malformed request, and told its caller: %s", error)
             else:
                 yield value
+
+    def serve(self, handler: Callable[[T], object], *, threads: int = THREADS) -> None:
+        """Handle each message in a thread, until the channel ends; see `aqueduct.Receiver.serve`.
+
+        At most ``threads`` messages are handled at the same time. A thread cannot be cancelled:
+        when its caller has given up, the halves in the message are ended, and raise when used.
+        """
+
+        async def take() -> Message[T]:
+            message = self._next_ahead()
+            return await self._inner.receive_message() if message is None else message
+
+        def serve(handle: RequestHandler) -> Coroutine[Any, Any, None]:
+            return serve_requests(self._inner, handle, threads, take)
+
+        serve_in_threads(self._background, serve, handler, threads)
 
     def close(self) -> None:
         """Stop receiving: the sender gets `ReceiverClosed`, and queued messages are discarded."""
