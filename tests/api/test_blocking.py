@@ -349,6 +349,42 @@ def test_ctrl_c_ends_a_server_whose_handlers_wait_for_clients(own_certificates: 
     ran_well(script)
 
 
+@pytest.mark.parametrize("clients", [0, 2])
+@pytest.mark.parametrize("interrupted", [False, True], ids=["ends", "interrupted"])
+def test_a_server_in_a_daemon_thread_does_not_keep_a_program_alive(
+    clients: int, interrupted: bool, own_certificates: None
+) -> None:
+    script = """
+        import os, signal, sys, threading
+        import aqueduct
+        from aqueduct import blocking
+
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        clients, interrupted = int(sys.argv[1]), sys.argv[2] == "True"
+        handled = threading.Semaphore(0)
+
+        def handle(connection):
+            assert threading.current_thread().daemon
+            handled.release()
+            for _ in connection.entrypoint:
+                pass
+
+        server = blocking.serve("127.0.0.1:0", tls=aqueduct.dev_tls())
+        threading.Thread(target=server.run, args=(handle,), daemon=True).start()
+        trust = aqueduct.dev_trust()
+        connections = [blocking.connect(server.address, trust=trust) for _ in range(clients)]
+        for _ in connections:
+            handled.acquire()
+        if interrupted:
+            threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+            try:
+                threading.Event().wait()
+            except KeyboardInterrupt:
+                sys.exit()
+    """
+    ran_well(script, str(clients), str(interrupted))
+
+
 def test_connections_wait_for_a_free_thread_at_the_server(own_certificates: None) -> None:
     done = threading.Event()
 

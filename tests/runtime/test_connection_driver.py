@@ -12,6 +12,7 @@ import pytest
 
 import aqueduct
 from aqueduct import (
+    CallError,
     ChannelCancelled,
     ConnectionLost,
     DecodeError,
@@ -33,6 +34,10 @@ class Pair(msgspec.Struct):
 
 class ForThreads(msgspec.Struct):
     half: blocking.Sender[int]
+
+
+class Link(msgspec.Struct):
+    next: Receiver[Link]
 
 
 class Nothing(msgspec.Struct):
@@ -66,7 +71,7 @@ async def test_a_message_with_invalid_attachment_indexes_ends_its_halves(
         await client.entrypoint.send({"half": sender} if not payload else {"one": sender} | payload)
         with pytest.raises(DecodeError, match=words):
             await server.entrypoint.receive()
-        with pytest.raises(ChannelCancelled):
+        with pytest.raises((ChannelCancelled, CallError)):  # a request may be told why
             await receiver.receive()
         gc.collect()
         await eventually(lambda: server.statistics()["channels"] == 1, "the channel is removed")
@@ -118,6 +123,45 @@ async def test_a_half_can_be_used_as_soon_as_its_message_was_taken() -> None:
         await asyncio.sleep(0.05)
         theirs = (await server.entrypoint.receive()).half
         assert [number async for number in theirs] == [0, 1, 2]
+
+
+def chain(length: int) -> Receiver[Link]:
+    """Return a receiver of a receiver of a receiver…, each in a finished channel."""
+    sender, outermost = channel(Link)
+    for _ in range(length):
+        next_sender, receiver = channel(Link)
+        sender.send_nowait(Link(receiver))
+        sender.finish()
+        sender = next_sender
+    sender.finish()
+    return outermost
+
+
+LONG = 1_500
+"""Channels in channels: more than frames that Python's stack has."""
+
+
+async def test_a_long_chain_of_channels_in_channels_is_sent_without_recursion() -> None:
+    async with joined(Receiver[Link]) as (client, server):
+        await client.entrypoint.send(chain(LONG))
+        received = await server.entrypoint.receive()
+        for _ in range(LONG):
+            (received,) = [link.next async for link in received]
+        assert [link async for link in received] == []
+
+
+async def test_a_long_chain_of_a_lost_connection_is_closed_without_recursion() -> None:
+    """AQ-CLOSE-4: halves in messages that are not received are ended, at any depth."""
+    async with joined(Receiver[Link]) as (client, server):
+        await client.entrypoint.send(chain(LONG))
+        received = await server.entrypoint.receive()
+        await eventually(lambda: server.statistics()["channels"] > LONG, "all channels arrived")
+        await client.close()
+        await server.wait_closed()
+        first = await received.receive()
+        received.close()
+        first.next.close()
+        assert server._driver._unclaimed == {}
 
 
 # -- turns -----------------------------------------------------------------------------------------

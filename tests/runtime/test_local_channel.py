@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import sys
 
 import pytest
 
@@ -270,3 +272,82 @@ async def test_a_finished_local_sender_is_closed_once_everything_was_taken() -> 
     one.cancel()
     await one.wait_closed()
     answer.close()
+
+
+# -- channels in channels -------------------------------------------------------------------------
+
+
+def chain_of_receivers(length: int) -> aqueduct.Receiver[object]:
+    """Return a receiver of a receiver of a receiver…, each in a finished channel."""
+    sender, outermost = channel(object)
+    for _ in range(length):
+        next_sender, receiver = channel(object)
+        sender.send_nowait(receiver)
+        sender.finish()
+        sender = next_sender
+    sender.finish()
+    return outermost
+
+
+def chain_of_senders(length: int) -> tuple[aqueduct.Receiver[object], list[object]]:
+    """Return a receiver of a sender, whose channel holds a sender, whose channel holds one…"""
+    sender, outermost = channel(object)
+    receivers: list[object] = []
+    for _ in range(length):
+        next_sender, receiver = channel(object)
+        sender.send_nowait(next_sender)
+        receivers.append(receiver)
+        sender = next_sender
+    return outermost, receivers
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize(
+    ("how", "length"),
+    [
+        ("close", 1_500),
+        ("drop", 1_500),
+        ("collect", 1_500),
+        ("drop senders", 1_500),
+        ("receive", 1_500),
+        ("drop", 100_000),
+    ],
+)
+def test_a_long_chain_of_channels_in_channels_does_not_exhaust_the_stack(
+    how: str, length: int
+) -> None:
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(120 + stack_depth())
+    try:
+        if how == "drop senders":
+            outermost, receivers = chain_of_senders(length)
+            outermost.close()
+            receivers.clear()
+        elif how == "receive":
+            last = chain_of_receivers(length)
+            for _ in range(length):
+                received = last.receive_nowait()
+                assert isinstance(received, aqueduct.Receiver)
+                last = received
+            with pytest.raises(EndOfChannel):
+                last.receive_nowait()
+        else:
+            last = chain_of_receivers(length)
+            if how == "close":
+                last.close()
+            elif how == "collect":
+                cycle: list[object] = [last]
+                cycle.append(cycle)
+                del cycle
+            del last
+            gc.collect()
+    finally:
+        sys.setrecursionlimit(limit)
+
+
+def stack_depth() -> int:
+    depth, frame = 0, sys._getframe()
+    while (caller := frame.f_back) is not None:
+        depth, frame = depth + 1, caller
+    return depth

@@ -14,6 +14,7 @@ from aqueduct.runtime.headers import Headers
 from aqueduct.runtime.local_channel import LocalReceivePort, LocalSendPort
 from aqueduct.runtime.ports import HALF_TWICE, MOVED, NO_REPLY, UNFILLED
 from aqueduct.runtime.send_port import NetworkSendPort
+from aqueduct.runtime.waiters import is_foreign
 from aqueduct.wire.chanid import describe
 from aqueduct.wire.primitives import HeaderPairs
 
@@ -139,8 +140,9 @@ def _abandon(half: Handle, port: Any) -> None:
     """End a half that was garbage collected while open, on its loop, and warn."""
     text = f"{half!r} was not closed; use `async with`, or call {half._ended_by}"
     driver = getattr(port, "driver", None)
-    if driver is None:
+    loop = port.channel.loop() if driver is None else driver.loop
+    if driver is None and (loop is None or not is_foreign(loop)):
         port.abandon()
-    elif not driver.loop.is_closed():
-        driver.loop.call_soon_threadsafe(port.abandon)
+    elif loop is not None and not loop.is_closed():
+        loop.call_soon_threadsafe(port.abandon)
     warnings.warn(text, ResourceWarning, stacklevel=3, source=half)

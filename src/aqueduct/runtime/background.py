@@ -128,7 +128,8 @@ def _after_fork() -> None:
 
 def _at_exit() -> None:
     if _state.background is not None:
-        _state.background.stop()
+        with contextlib.suppress(KeyboardInterrupt):  # the second Ctrl-C: do not wait for peers
+            _state.background.stop()
 
 
 atexit.register(_at_exit)

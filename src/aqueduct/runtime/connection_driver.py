@@ -22,6 +22,7 @@ from aqueduct.errors import (
     ConnectionLost,
     EncodeError,
     ForkedConnectionError,
+    LocalProtocolError,
     WouldBlock,
 )
 from aqueduct.observe.base import ObservedConnection, Observer, ObserverFactory
@@ -42,7 +43,8 @@ from aqueduct.protocol.modes import Mode, hinted_mode
 from aqueduct.runtime.ports import FORKED_REASON, HALF_TWICE
 from aqueduct.runtime.receive_port import NetworkReceivePort
 from aqueduct.runtime.send_port import TURN_BYTES, NetworkSendPort
-from aqueduct.runtime.waiters import Waiters
+from aqueduct.runtime.unrolled import Unrolled
+from aqueduct.runtime.waiters import OTHER_LOOP, Waiters, is_foreign
 from aqueduct.transport.base import IMMEDIATE_CLOSE_CODES, Transport
 from aqueduct.wire.chanid import ENTRYPOINT, sender_of
 from aqueduct.wire.frames import Attachment, MessageFrame
@@ -127,6 +129,8 @@ class ConnectionDriver:
         """Why the connection never became ready."""
         self._failure_was_raised = False
         self._was_closed_here = False
+        self._adopted = Unrolled(NetworkSendPort.pump)
+        self._abandoned = Unrolled(self._abandon)
         self._unsent: list[NetworkSendPort] = []
         """Senders with unacknowledged messages, which `close` waits for."""
         self.rescued_bytes = 0
@@ -156,6 +160,7 @@ class ConnectionDriver:
 
     async def wait_ready(self) -> None:
         """Wait until both sides have each other's headers; raise what `connect` would."""
+        self.check_loop()
         while not self._ready.done():
             await self._unready.wait()
         try:
@@ -205,9 +210,18 @@ class ConnectionDriver:
 
     # -- turns ------------------------------------------------------------------------------------
 
+    def check_loop(self) -> None:
+        """Raise if this is not called on the event loop of the connection."""
+        if is_foreign(self.loop) and not self.is_forked:
+            raise LocalProtocolError(f"this connection belongs to {OTHER_LOOP}")
+
     def touch(self) -> None:
-        """Flush at the end of this turn of the event loop."""
-        if not self.turn_due:
+        """Flush at the end of this turn of the event loop; called before a change to flush.
+
+        Checks the loop once per turn, so that the hot path does not pay for it with each message.
+        """
+        if not self.turn_due and not self.is_forked:
+            self.check_loop()
             self.turn_due = True
             self.transport.schedule_flush()
 
@@ -242,6 +256,13 @@ class ConnectionDriver:
         for half, made in zip(moving, sent.channels, strict=True):
             half._move(self, made)
         return sent
+
+    def pump(self, port: NetworkSendPort) -> None:
+        """Send what was queued while a channel was local.
+
+        Such a message may carry the half of another channel with queued messages.
+        """
+        self._adopted.add(port)
 
     def limit_error(self, error: AqueductError) -> AqueductError:
         """Return the error for a message over the limits: `WouldBlock` until they are known."""
@@ -310,7 +331,13 @@ class ConnectionDriver:
         return Unclaimed(self, message)
 
     def abandon(self, message: MessageFrame) -> None:
-        """End the halves in a message that were not claimed (AQ-CLOSE-4)."""
+        """End the halves in a message that were not claimed (AQ-CLOSE-4).
+
+        A receiver that ends abandons the messages it holds in turn.
+        """
+        self._abandoned.add(message)
+
+    def _abandon(self, message: MessageFrame) -> None:
         for attachment in message.attachments:
             port = self._unclaimed.pop(attachment.channel, None)
             if port is not None:
@@ -413,6 +440,7 @@ class ConnectionDriver:
         """
         if self.is_forked:
             return  # the connection and its socket belong to the parent
+        self.check_loop()
         self._was_closed_here = True
         deadline = self.loop.time() + LINGER
         try:
@@ -506,9 +534,10 @@ class ConnectionDriver:
         }
 
     def check_process(self) -> None:
-        """Raise `ForkedConnectionError` in a child process."""
+        """Raise `ForkedConnectionError` in a child process, and in another loop as `check_loop`."""
         if self.is_forked:
             raise self.lost()
+        self.check_loop()
 
     def handle_fork(self) -> None:
         """Fail all use in a child process, instead of waiting there for the parent's packets."""

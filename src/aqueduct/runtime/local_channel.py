@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -23,9 +24,10 @@ from aqueduct.runtime.ports import (
     Outcome,
     Parcel,
     Receipt,
+    discard,
     mode_is_fixed,
 )
-from aqueduct.runtime.waiters import Waiters
+from aqueduct.runtime.waiters import LocalWaiters
 from aqueduct.wire.primitives import HeaderPairs
 
 
@@ -58,10 +60,10 @@ class LocalChannel:
         """The check of the type of its messages."""
         self.when_closed: Callable[[], None] | None = None
         """Called when the receiver is closed before the sender has ended."""
-        self.room = Waiters()
-        self.arrived = Waiters()
-        self.emptied = Waiters()
-        self.over = Waiters()
+        self.room = LocalWaiters()
+        self.arrived = LocalWaiters()
+        self.emptied = LocalWaiters()
+        self.over = LocalWaiters()
         """Tasks that wait until nothing can be received any more."""
 
     def wake_all(self) -> None:
@@ -75,6 +77,11 @@ class LocalChannel:
         """Return whether nothing can be received any more."""
         return self.closed or self.cancelled or (self.finished and not self.queue)
 
+    def loop(self) -> asyncio.AbstractEventLoop | None:
+        """Return the event loop in which tasks wait for this channel, if any do."""
+        waiters = (self.arrived, self.room, self.emptied, self.over)
+        return next((loop for one in waiters if (loop := one.loop()) is not None), None)
+
     def hand_over(self) -> deque[Parcel]:
         """Remove and return the queued messages, for the port that replaces this channel."""
         parcels, self.queue = self.queue, deque()
@@ -84,12 +91,6 @@ class LocalChannel:
         """Call `when_closed`, unless the sender had ended before."""
         if self.when_closed is not None and not self.finished and not self.cancelled:
             self.when_closed()
-
-    def drop(self) -> None:
-        """Discard the queued messages."""
-        while self.queue:
-            self.queue.popleft().settle(Outcome.LOST)
-        self.wake_all()
 
 
 class LocalSendPort:
@@ -150,10 +151,10 @@ class LocalSendPort:
             raise ReceiverClosed("the receiver was closed")
         if len(channel.queue) >= channel.capacity:
             raise WouldBlock(f"{channel.capacity} messages wait to be received")
+        channel.arrived.wake()  # first, because it raises for tasks of another event loop
         channel.queue.append(parcel)
         channel.sent += 1
         channel.finished = channel.oneshot
-        channel.arrived.wake()
 
     async def wait(self) -> None:
         await self.channel.room.wait()
@@ -167,14 +168,15 @@ class LocalSendPort:
     def finish(self) -> None:
         channel = self.channel
         if not channel.cancelled:
-            channel.finished = True
             channel.wake_all()
+            channel.finished = True
 
     def cancel(self) -> None:
         channel = self.channel
         if not channel.finished and not channel.cancelled:
+            channel.wake_all()
             channel.cancelled = True
-            channel.drop()
+            discard(channel.queue)
 
     async def flush(self) -> None:
         channel = self.channel
@@ -252,8 +254,9 @@ class LocalReceivePort:
     def close(self) -> None:
         channel = self.channel
         if not channel.closed:
+            channel.wake_all()
             channel.closed = True
-            channel.drop()
+            discard(channel.queue)
             channel.report_close()
 
     def is_over(self) -> bool:
@@ -285,16 +288,16 @@ class LocalReceivePort:
             if channel.finished:
                 raise EndOfChannel("the channel was finished, and everything was received")
             return None
-        parcel = channel.queue.popleft()
-        channel.taken += 1
-        parcel.settle(Outcome.DELIVERED)
         channel.room.wake()
-        if channel.queue:
+        if len(channel.queue) > 1:
             channel.arrived.wake()
         else:
             channel.emptied.wake_all()
             if channel.finished:
                 channel.over.wake_all()
+        parcel = channel.queue.popleft()
+        channel.taken += 1
+        parcel.settle(Outcome.DELIVERED)
         return parcel
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
@@ -19,6 +21,7 @@ from aqueduct.errors import (
 from aqueduct.protocol.modes import Mode
 from aqueduct.runtime.call_headers import error_of
 from aqueduct.runtime.headers import Headers
+from aqueduct.runtime.unrolled import Unrolled
 from aqueduct.wire.chanid import describe
 from aqueduct.wire.frames import MessageFrame, MessageRun
 from aqueduct.wire.primitives import HeaderPairs
@@ -117,6 +120,29 @@ class Parcel:
         """Set the receipt, if the sender asked for one."""
         if self.receipt is not None and not self.receipt.done():
             self.receipt.set_result(outcome)
+
+
+class _Discarding(threading.local):
+    """The queues of messages that this thread is discarding."""
+
+    def __init__(self) -> None:
+        self.queues: Unrolled[deque[Parcel]] = Unrolled(_settle_all)
+
+
+def _settle_all(parcels: deque[Parcel]) -> None:
+    while parcels:
+        parcels.popleft().settle(Outcome.LOST)
+
+
+_discarding = _Discarding()
+
+
+def discard(parcels: deque[Parcel]) -> None:
+    """Discard messages as lost.
+
+    A discarded half may be the last reference to a channel with more such messages.
+    """
+    _discarding.queues.add(parcels)
 
 
 HALF_TWICE = "a message cannot hold a half twice, nor both halves of a channel"

@@ -27,6 +27,7 @@ from aqueduct.runtime.ports import (
     Message,
     Outcome,
     Parcel,
+    discard,
 )
 from aqueduct.runtime.send_port import NetworkSendPort
 from aqueduct.runtime.waiters import Waiters
@@ -156,6 +157,7 @@ class NetworkReceivePort:
         return entry.size if isinstance(entry, MessageFrame) else max(map(len, entry.payloads))
 
     async def wait(self) -> None:
+        self.driver.check_loop()
         if self.ended is None and not self.closed:
             await self.arrived.wait()
             if self.arrived and (self._is_readable or self.ready or self._batch):
@@ -164,18 +166,19 @@ class NetworkReceivePort:
     def close(self) -> None:
         if self.closed:
             return
+        self.driver.check_loop()
+        self.driver.touch()
         self.closed = True
         for entry in (*self._batch, *(self._rescued or ())):
             if isinstance(entry, MessageFrame):
                 self.driver.abandon(entry)
-        for parcel in self.leftover or ():
-            parcel.settle(Outcome.LOST)
+        if self.leftover:
+            discard(self.leftover)
         self._drop()
         if self.driver.observer is not None and self.ended is None:
             self.driver.observer.receiver_closed(self.channel)
         self.core.close(self.channel, self.driver.time)
         self.driver.forget_port(self)  # the core raises no more events for a closed receiver
-        self.driver.touch()
         self.arrived.wake_all()
 
     def is_open(self) -> bool:
@@ -305,6 +308,7 @@ class NetworkReceivePort:
             return True
         if not self._is_readable:
             return False
+        driver.check_loop()
         limit = self._limit
         batch = self.core.take(self.channel, limit, driver.time)
         size = count = 0

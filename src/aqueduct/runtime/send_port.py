@@ -28,6 +28,7 @@ from aqueduct.runtime.ports import (
     Outcome,
     Parcel,
     Receipt,
+    discard,
     mode_is_fixed,
 )
 from aqueduct.runtime.waiters import Waiters
@@ -158,6 +159,8 @@ class NetworkSendPort:
         driver = self.driver
         if driver.unflushed > TURN_BYTES or self.waiting:
             return False
+        if not driver.turn_due:
+            driver.touch()
         send = self._send_plain
         try:
             if send is not None and self._is_raw and type(value) is bytes:
@@ -173,8 +176,6 @@ class NetworkSendPort:
                 raise
             return False  # AQ-EARLY-4: wait for the server's limits
         self.sent += 1
-        if not driver.turn_due:
-            driver.touch()
         return True
 
     def send(
@@ -188,25 +189,27 @@ class NetworkSendPort:
             if self.finished:
                 raise self._closed()
             raise WouldBlock("messages queued before the channel was sent away go first")
+        self.driver.check_loop()
+        self.driver.touch()
         self._send_any(value, headers, receipt, attach)
         self.sent += 1
-        self.driver.touch()
 
     def send_error(self, headers: HeaderPairs) -> None:
         if self.ended is not None:
             raise self._error()
         if self.waiting:
             raise WouldBlock("messages queued before the channel was sent away go first")
+        self.driver.touch()
         self.driver.send(self.channel, b"", headers, [])
         self.sent += 1
         self.finished = self.finished or self.oneshot
-        self.driver.touch()
 
     def on_close(self, function: Callable[[], None] | None) -> None:
         self._when_closed = function
         self._report_close()
 
     async def wait(self) -> None:
+        self.driver.check_loop()
         if self.ended is None:
             try:
                 await self.room.wait()
@@ -225,19 +228,23 @@ class NetworkSendPort:
         if self._refused is not None and not self._refusal_raised:
             raise self._refusal(self._refused)
         if not self.finished and not self.cancelled:
+            self.driver.check_loop()
+            self.driver.touch()
             self.finished = True
             if not self.waiting:
                 self._finish()
 
     def cancel(self) -> None:
         if not self.finished and not self.cancelled:
+            self.driver.check_loop()
+            self.driver.touch()
             self.cancelled = True
             self._lose_waiting()
             self.core.cancel(self.channel, self.driver.time)
-            self.driver.touch()
             self.room.wake_all()
 
     async def flush(self) -> None:
+        self.driver.check_loop()
         while (
             self.ended is None
             and self._refused is None
@@ -257,6 +264,7 @@ class NetworkSendPort:
         return self.ended is not None
 
     async def wait_closed(self) -> None:
+        self.driver.check_loop()
         while self.ended is None:
             if self._over is None:
                 self._over = Waiters()
@@ -293,7 +301,7 @@ class NetworkSendPort:
         self.waiting = parcels
         self._has_begun = has_begun
         self.finished = finished
-        self.pump()
+        self.driver.pump(self)
 
     def pump(self) -> None:
         """Send queued messages while there is credit, then wake the tasks that wait to send."""
@@ -430,11 +438,10 @@ class NetworkSendPort:
 
     def _lose_waiting(self) -> None:
         if self.waiting is not None:
-            for parcel in self.waiting:
-                parcel.settle(Outcome.LOST)
-            self.sent += len(self.waiting)
-            self.undelivered += len(self.waiting)
-            self.waiting = None
+            waiting, self.waiting = self.waiting, None
+            self.sent += len(waiting)
+            self.undelivered += len(waiting)
+            discard(waiting)
 
     def _refusal(self, error: AqueductError) -> AqueductError:
         self._refusal_raised = True

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Generic, TypeVar, Unpack, overload
 
 from aqueduct.api import client
@@ -145,15 +144,17 @@ class Server(BlockingTwin[servers.Server[T]], Generic[T]):
         At most ``threads`` connections are handled at the same time; others wait. The connection is
         closed when its handler returns. A handler that raises ends its connection, so catch
         `ChannelError` where one bad request should not do that. Ctrl-C closes the server, which
-        ends the handlers.
+        ends the handlers. In a daemon thread, the handlers are daemon threads as well, and keep no
+        program from ending.
         """
-        pool = ThreadPoolExecutor(threads, thread_name_prefix="aqueduct-handler")
         free = threading.Semaphore(threads)
+        handlers: dict[threading.Thread, None] = {}
 
         def work(connection: ServerConnection[T]) -> None:
             try:
                 _handle(handler, connection)
             finally:
+                handlers.pop(threading.current_thread(), None)
                 free.release()
 
         failures: list[BaseException] = []
@@ -161,7 +162,11 @@ class Server(BlockingTwin[servers.Server[T]], Generic[T]):
         def accept() -> None:
             try:
                 while free.acquire():
-                    pool.submit(work, self.accept())
+                    # Not a ThreadPoolExecutor: the interpreter waits for its threads at exit.
+                    thread = threading.Thread(target=work, args=(self.accept(),))
+                    thread.name = thread.name.replace("Thread", "aqueduct-handler", 1)
+                    handlers[thread] = None
+                    thread.start()
             except EndOfChannel:
                 pass
             except BaseException as error:  # noqa: BLE001 -- raised again below
@@ -179,7 +184,8 @@ class Server(BlockingTwin[servers.Server[T]], Generic[T]):
         finally:
             if accepting.ident is not None:
                 accepting.join()
-            pool.shutdown()
+            for thread in list(handlers):
+                thread.join()
         if failures:
             self.close()
             raise failures[0]
