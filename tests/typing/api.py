@@ -75,6 +75,8 @@ async def channels() -> None:
     assert_type(aqueduct.channel(int, priority=0).sender.priority, int)
     assert_type(blocking.channel(int, priority=0).sender.priority, int)
     tx.priority = "high"  # type: ignore[assignment]
+    assert_type(aqueduct.channel(int, encode=True).receiver, aqueduct.Receiver[int])
+    assert_type(blocking.oneshot(int, encode=True).receiver, blocking.Receiver[int])
     aqueduct.channel(int, headers={"name": "value"})
     aqueduct.channel(int, headers=[("name", b"value")])
 

@@ -12,6 +12,8 @@ from aqueduct.codec.checks import check_for
 from aqueduct.codec.registry import choose
 from aqueduct.protocol.modes import Mode, check_channel_headers
 from aqueduct.protocol.priorities import DEFAULT_PRIORITY
+from aqueduct.runtime.connection_driver import as_it_is
+from aqueduct.runtime.encoding import Encoding
 from aqueduct.runtime.headers import HeadersLike, to_pairs
 from aqueduct.runtime.local_channel import LocalChannel, LocalReceivePort, LocalSendPort
 from aqueduct.wire.primitives import HeaderPairs
@@ -36,6 +38,7 @@ class OneshotOptions(TypedDict, total=False):
     headers: HeadersLike | None
     codec: CodecClass | None
     priority: int
+    encode: bool
 
 
 class ChannelOptions(OneshotOptions, total=False):
@@ -58,6 +61,7 @@ def channel(
     headers: HeadersLike | None = None,
     codec: CodecClass | None = None,
     priority: int = DEFAULT_PRIORITY,
+    encode: bool = False,
 ) -> Channel[Any]:
     """Make a channel for messages of a type.
 
@@ -70,12 +74,16 @@ def channel(
     learns it from the channel's header ``content-type``, which may be given instead. ``priority``
     is that of the sender if it stays here, see `Sender.priority`.
 
+    A local channel passes values on as they are. With ``encode`` it encodes and decodes them as a
+    network would, and so do the channels in its messages: in a test, a value that is not of the
+    type then fails as it would between two processes.
+
     Raises `TypeError` if ``kind`` is not a type that messages can have, ``mode`` not a `Mode`, or
     ``codec`` not a codec for the type, `ValueError` if ``priority`` is not from 0 to 7, and
     `LocalProtocolError` for a header whose name begins with ``aqueduct-``.
     """
     local = LocalChannel(capacity, oneshot=False, mode=mode, priority=priority)
-    return _make(kind, local, to_pairs(headers), codec)
+    return _make(kind, local, to_pairs(headers), codec, encode=encode)
 
 
 @overload
@@ -91,10 +99,11 @@ def oneshot(
     headers: HeadersLike | None = None,
     codec: CodecClass | None = None,
     priority: int = DEFAULT_PRIORITY,
+    encode: bool = False,
 ) -> Channel[Any]:
     """Make a channel for one message, such as the reply to a request; see `channel`."""
     local = LocalChannel(1, oneshot=True, mode=mode, priority=priority)
-    return _make(kind, local, to_pairs(headers), codec)
+    return _make(kind, local, to_pairs(headers), codec, encode=encode)
 
 
 def _make(
@@ -102,12 +111,16 @@ def _make(
     local: LocalChannel,
     headers: HeaderPairs,
     codec: CodecClass | None,
+    *,
+    encode: bool,
 ) -> Channel[Any]:
     if codec is not None or headers:
         check_channel_headers(headers)
         codec, headers = choose(kind, codec, headers)
     codec_for(kind, codec)  # raise here for a type that cannot be one
     local.check = check_for(kind)
+    if encode:
+        local.encoding = Encoding(kind, codec, as_it_is)
     origin = Origin(kind, headers, codec)
     sender: Sender[Any] = Sender._from_port(LocalSendPort(local), headers, origin)
     receiver: Receiver[Any] = Receiver._from_port(LocalReceivePort(local), headers, origin)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 from aqueduct.codec import ChannelHalf, CodecClass
 from aqueduct.errors import ChannelClosed, ChannelMoved, EncodeError
 from aqueduct.protocol.connection import Attach, Give, Mode
+from aqueduct.protocol.modes import visible_headers
 from aqueduct.runtime.headers import Headers
 from aqueduct.runtime.local_channel import LocalReceivePort, LocalSendPort
 from aqueduct.runtime.ports import HALF_TWICE, MOVED, NO_REPLY, UNFILLED
@@ -25,7 +26,16 @@ if TYPE_CHECKING:
 class Origin:
     """What both halves of a channel made in this process share."""
 
-    __slots__ = ("channel", "codec", "headers", "kind", "mode", "receiver", "sender")
+    __slots__ = (
+        "channel",
+        "codec",
+        "headers",
+        "kind",
+        "mode",
+        "receiver",
+        "sender",
+        "was_received",
+    )
 
     def __init__(self, kind: Any, headers: HeaderPairs, codec: CodecClass | None) -> None:
         self.kind = kind
@@ -35,6 +45,8 @@ class Origin:
         self.headers = headers
         self.channel: int | None = None
         """The id of the channel, once one of the halves was sent away."""
+        self.was_received = False
+        """Whether this is that of a half that was received in an encoded message."""
         self.sender: weakref.ref[Sender[Any]] | None = None
         self.receiver: weakref.ref[Receiver[Any]] | None = None
 
@@ -81,7 +93,8 @@ class Handle(ChannelHalf):
             raise ChannelMoved("this half was sent away already; a half can be sent once")
         if port is UNFILLED:
             raise EncodeError(NO_REPLY)
-        if origin is None or not isinstance(port, LocalSendPort | LocalReceivePort):
+        is_local = isinstance(port, LocalSendPort | LocalReceivePort)
+        if origin is None or origin.was_received or not is_local:
             raise EncodeError(
                 "a networked half cannot be sent on; make a new channel and copy the messages"
             )
@@ -91,6 +104,20 @@ class Handle(ChannelHalf):
             )
         local = port.channel
         return Attach(self._give, port.oneshot, origin.headers, local.mode, local.priority)
+
+    def _move_here(self) -> Self:
+        """Return the handle that the receiver of an encoded message gets; this one is moved."""
+        port, self._port = self._port, MOVED
+        before = self._origin
+        assert before is not None
+        origin = Origin(before.kind, before.headers, before.codec)
+        origin.was_received = True
+        handle = self._from_port(port, visible_headers(self._headers), origin)
+        if self._sends:
+            before.sender = weakref.ref(cast("Sender[Any]", handle))
+        else:
+            before.receiver = weakref.ref(cast("Receiver[Any]", handle))
+        return handle
 
     def __repr__(self) -> str:
         port = getattr(self, "_port", None)

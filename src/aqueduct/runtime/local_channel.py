@@ -10,6 +10,7 @@ from typing import Any
 from aqueduct.codec import ChannelHalf
 from aqueduct.codec.checks import TypeCheck
 from aqueduct.errors import (
+    AqueductError,
     ChannelCancelled,
     ChannelClosed,
     EndOfChannel,
@@ -18,6 +19,7 @@ from aqueduct.errors import (
 )
 from aqueduct.protocol.modes import Mode, check_mode
 from aqueduct.protocol.priorities import DEFAULT_PRIORITY, check_priority
+from aqueduct.runtime.encoding import Encoding
 from aqueduct.runtime.ports import (
     NOTHING,
     Description,
@@ -51,6 +53,10 @@ class LocalChannel:
         self.priority = check_priority(priority)
         """The priority that the sender has once it is networked."""
         self.queue: deque[Parcel] = deque()
+        self.encoding: Encoding | None = None
+        """How messages are encoded and decoded, if they are."""
+        self.refused: AqueductError | None = None
+        """Why a queued message could not be encoded, for the next call of the sender."""
         self.finished = False
         self.cancelled = False
         self.closed = False
@@ -81,6 +87,20 @@ class LocalChannel:
         """Return the event loop in which tasks wait for this channel, if any do."""
         waiters = (self.arrived, self.room, self.emptied, self.over)
         return next((loop for one in waiters if (loop := one.loop()) is not None), None)
+
+    def refuse(self, error: AqueductError) -> None:
+        """Cancel: a queued message cannot be encoded, and the receiver must not skip it."""
+        self.refused = error
+        self.finished = False
+        self.wake_all()
+        self.cancelled = True
+        discard(self.queue)
+
+    def raise_refusal(self) -> None:
+        """Raise the error of a refused message, once."""
+        error, self.refused = self.refused, None
+        if error is not None:
+            raise error
 
     def hand_over(self) -> deque[Parcel]:
         """Remove and return the queued messages, for the port that replaces this channel."""
@@ -146,12 +166,15 @@ class LocalSendPort:
     def _queue(self, parcel: Parcel) -> None:
         channel = self.channel
         if channel.finished or channel.cancelled:
+            channel.raise_refusal()
             raise ChannelClosed("this sender was finished or cancelled")
         if channel.closed:
             raise ReceiverClosed("the receiver was closed")
         if len(channel.queue) >= channel.capacity:
             raise WouldBlock(f"{channel.capacity} messages wait to be received")
         channel.arrived.wake()  # first, because it raises for tasks of another event loop
+        if channel.encoding is not None:
+            channel.encoding.pass_through(parcel)
         channel.queue.append(parcel)
         channel.sent += 1
         channel.finished = channel.oneshot
@@ -167,6 +190,7 @@ class LocalSendPort:
 
     def finish(self) -> None:
         channel = self.channel
+        channel.raise_refusal()
         if not channel.cancelled:
             channel.wake_all()
             channel.finished = True
@@ -237,7 +261,8 @@ class LocalReceivePort:
         if first is None:
             return []
         values = [first.take()]
-        while len(values) < limit and self.channel.queue:
+        queue = self.channel.queue
+        while len(values) < limit and queue and queue[0].failure() is None:
             parcel = self._take()
             assert parcel is not None
             values.append(parcel.take())

@@ -12,6 +12,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from aqueduct.codec import ChannelHalf
 from aqueduct.errors import (
+    AqueductError,
     ChannelClosed,
     ChannelError,
     ChannelMoved,
@@ -97,6 +98,8 @@ class Parcel:
     receipt: Receipt | None
     attach: tuple[ChannelHalf, ...] = ()
     """The halves that a message of `bytes` carries."""
+    error: AqueductError | None = None
+    """Why a message that was encoded could not be decoded."""
 
     def message(self, number: int) -> Message[Any]:
         """Return it as a received message; raise the error that it may be instead."""
@@ -111,8 +114,12 @@ class Parcel:
             end_half(half)
         return self.value
 
+    def failure(self) -> AqueductError | None:
+        """Return the error that is received instead of a value, if any."""
+        return error_of(self.headers) if self.error is None and self.headers else self.error
+
     def _check(self) -> None:
-        error = error_of(self.headers) if self.headers else None
+        error = self.failure()
         if error is not None:
             raise error
 

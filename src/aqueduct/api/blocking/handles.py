@@ -347,6 +347,7 @@ def channel(kind: Any, **options: Unpack[ChannelOptions]) -> Channel[Any]: ...
 def channel(kind: Any = bytes, **options: Any) -> Channel[Any]:
     """Make a channel for messages of a type; see `aqueduct.channel`."""
     made = channels.channel(kind, **options)
+    _present_twins(made)
     return Channel(Sender(made.sender), Receiver(made.receiver))
 
 
@@ -360,7 +361,15 @@ def oneshot(kind: Any, **options: Unpack[OneshotOptions]) -> Channel[Any]: ...
 def oneshot(kind: Any = bytes, **options: Any) -> Channel[Any]:
     """Make a channel for one message, such as the reply to a request."""
     made = channels.oneshot(kind, **options)
+    _present_twins(made)
     return Channel(Sender(made.sender), Receiver(made.receiver))
+
+
+def _present_twins(made: channels.Channel[Any]) -> None:
+    """Have an encoding channel give the receiver blocking halves."""
+    encoding = made.sender._port.channel.encoding  # type: ignore[attr-defined]
+    if encoding is not None:
+        encoding.present_as(present)
 
 
 def wrap(half: ChannelHalf) -> ChannelHalf:
