@@ -388,15 +388,23 @@ def test_a_server_in_a_daemon_thread_does_not_keep_a_program_alive(
 def test_connections_wait_for_a_free_thread_at_the_server(own_certificates: None) -> None:
     done = threading.Event()
 
+    handled = threading.Semaphore(0)
+
     def handle(connection: "blocking.Connection[Any]") -> None:
+        handled.release()
         done.wait(SECONDS)
 
     with blocking.serve("127.0.0.1:0", int, tls=aqueduct.dev_tls()) as server:
         thread = threading.Thread(target=server.run, args=(handle,), kwargs={"threads": 2})
         thread.start()
         clients = [connected(server.address, int) for _ in range(4)]
-        time.sleep(0.1)
+        for _ in range(2):
+            assert handled.acquire(timeout=SECONDS)
+        deadline = time.monotonic() + SECONDS
+        while len(server._inner._ready) < 2 and time.monotonic() < deadline:
+            time.sleep(0.01)
         assert len(server._inner._ready) == 2
+        assert not handled.acquire(timeout=0.05)
         done.set()
         for client in clients:
             client.wait_closed(timeout=SECONDS)
