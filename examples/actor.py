@@ -1,30 +1,27 @@
-"""An actor: one task owns the state, and receives commands through its mailbox, a channel.
+"""An actor: one object owns the state, and receives commands through its mailbox, a channel.
 
 The client creates the mailbox and sends the receiving half to the server. The sending half is the
 address of the actor.
 """
 
 import asyncio
-import contextlib
-from typing import Any
 
 import msgspec
 
 import aqueduct
-from aqueduct import Connection, Receiver, Sender
+from aqueduct import Receiver, Request
 
 
 class Deposit(msgspec.Struct, tag=True):
     amount: int
 
 
-class Withdraw(msgspec.Struct, tag=True):
+class Withdraw(Request[bool]):
     amount: int
-    allowed: Sender[bool]
 
 
-class Balance(msgspec.Struct, tag=True):
-    reply: Sender[int]
+class Balance(Request[int]):
+    pass
 
 
 Command = Deposit | Withdraw | Balance
@@ -35,31 +32,28 @@ class OpenAccount(msgspec.Struct):
     mailbox: Receiver[Command]
 
 
-async def account(owner: str, mailbox: Receiver[Command]) -> None:
-    """Run the actor. It needs no lock, because it handles one command at a time."""
-    balance = 0
-    async for command in mailbox:
+class Account:
+    def __init__(self) -> None:
+        self.balance = 0
+
+    async def handle(self, command: Command) -> bool | int | None:
         match command:
             case Deposit(amount):
-                balance += amount
-            case Withdraw(amount, allowed):
-                await answer(allowed, amount <= balance)
-                balance -= amount if amount <= balance else 0
-            case Balance(reply):
-                await answer(reply, balance)
-    print(f"the account of {owner} is closed with {balance}")
+                self.balance += amount
+                return None
+            case Withdraw(amount):
+                allowed = amount <= self.balance
+                self.balance -= amount if allowed else 0
+                return allowed
+            case Balance():
+                return self.balance
 
 
-async def answer(reply: Sender[Any], value: Any) -> None:
-    """Send a reply; a caller that gave up does not end the actor."""
-    with contextlib.suppress(aqueduct.ChannelError):
-        await reply.send(value)
-
-
-async def bank(connection: Connection[OpenAccount]) -> None:
-    async with asyncio.TaskGroup() as actors:
-        async for request in connection.entrypoint:
-            actors.create_task(account(request.owner, request.mailbox))
+async def run_account(request: OpenAccount) -> None:
+    """Run the actor. It needs no lock, because it handles one command at a time."""
+    account = Account()
+    await request.mailbox.serve(account.handle, concurrency=1)
+    print(f"the account of {request.owner} is closed with {account.balance}")
 
 
 async def customer(address: str, owner: str) -> None:
@@ -70,15 +64,15 @@ async def customer(address: str, owner: str) -> None:
         async with mine:
             await mine.send(Deposit(100))
             for amount in (30, 80):
-                allowed = await mine.call(Withdraw, amount=amount)
+                allowed = await mine.call(Withdraw(amount))
                 print(f"{owner} takes {amount}: {'yes' if allowed else 'no'}")
-            print(f"{owner} has", await mine.call(Balance))
+            print(f"{owner} has", await mine.call(Balance()))
         await connection.wait_closed()  # the bank closes when the last account is
 
 
 async def main() -> None:
     async with aqueduct.serve("127.0.0.1:0", OpenAccount, tls=aqueduct.dev_tls()) as server:
-        serving = asyncio.create_task(server.run(bank))
+        serving = asyncio.create_task(server.serve(run_account))
         await customer(server.address, "ann")
         serving.cancel()
 

@@ -23,7 +23,7 @@ from rich.table import Table
 from rich.text import Text
 
 import aqueduct
-from aqueduct import Connection, Mode, Sender
+from aqueduct import Mode, Sender
 
 ROWS = {"send": "──▶", "answer": "◀──", "end": "──┤", "gone": "├──", "note": "   "}
 
@@ -37,23 +37,20 @@ class Primes(msgspec.Struct):
 # -- the server process ----------------------------------------------------------------------------
 
 
-async def search(connection: Connection[Primes]) -> None:
-    async for request in connection.entrypoint:
-        log("note", f"a request: primes below {request.below}, with two senders in it")
-        async with request.found, request.progress:
-            sieve = set(range(2, request.below))
-            for number in range(2, request.below):
-                if number in sieve:
-                    sieve -= set(range(2 * number, request.below, number))
-                    await request.found.send(number)
-                if number % 25 == 0:
-                    await request.progress.send(number)
-                    log("answer", f"progress: {number}, {request.progress.mode.value}")
-            await request.found.flush()
-            log(
-                "answer", f"{request.found.statistics()['sent']} primes, in order, all acknowledged"
-            )
-        log("gone", "both channels finished")
+async def search(request: Primes) -> None:
+    log("note", f"a request: primes below {request.below}, with two senders in it")
+    async with request.found, request.progress:
+        sieve = set(range(2, request.below))
+        for number in range(2, request.below):
+            if number in sieve:
+                sieve -= set(range(2 * number, request.below, number))
+                await request.found.send(number)
+            if number % 25 == 0:
+                await request.progress.send(number)
+                log("answer", f"progress: {number}, {request.progress.mode.value}")
+        await request.found.flush()
+        log("answer", f"{request.found.statistics()['sent']} primes, in order, all acknowledged")
+    log("gone", "both channels finished")
 
 
 async def run_server() -> None:
@@ -61,7 +58,7 @@ async def run_server() -> None:
         print(server.address, flush=True)
         log("note", f"listens on {server.address}")
         async for connection in server:  # serves one connection
-            await search(connection)
+            await connection.serve(search)
             await connection.wait_closed()
             log("note", "the client has closed the connection")
             break

@@ -6,31 +6,30 @@ and the client sends the job again. This needs no timeout.
 """
 
 import asyncio
-import contextlib
 
 import msgspec
 
 import aqueduct
-from aqueduct import Connection, Mode, Receiver, Sender
+from aqueduct import Mode, Receiver, Request, Sender
 from aqueduct.testing.relay import Impairments, Relay
 
 JOBS = 40
 
 
-class Job(msgspec.Struct):
+class Job(Request[int]):
     number: int
-    result: Sender[int]
 
 
 class Work(msgspec.Struct):
     jobs: Receiver[Job]
 
 
-async def worker(connection: Connection[Work]) -> None:
-    async for work in connection.entrypoint:
-        async for job in work.jobs:
-            with contextlib.suppress(aqueduct.ChannelError):  # the client gave up
-                await job.result.send(job.number**2)
+async def worker(work: Work) -> None:
+    await work.jobs.serve(square)
+
+
+async def square(job: Job) -> int:
+    return job.number**2
 
 
 async def run_job(jobs: Sender[Job], number: int) -> int:
@@ -38,15 +37,12 @@ async def run_job(jobs: Sender[Job], number: int) -> int:
     await asyncio.sleep(number / 200)  # so that jobs use several packets
     attempts = 1
     while True:
-        theirs, result = aqueduct.oneshot(int)
-        async with result:
-            await jobs.send(Job(number, theirs))
-            try:
-                assert await result.receive() == number**2
-            except aqueduct.ChannelLostInTransit:
-                attempts += 1
-            else:
-                return attempts
+        try:
+            assert await jobs.call(Job(number)) == number**2
+        except aqueduct.ChannelLostInTransit:
+            attempts += 1
+        else:
+            return attempts
 
 
 async def client(address: str) -> None:
@@ -62,7 +58,7 @@ async def client(address: str) -> None:
 
 async def main() -> None:
     async with aqueduct.serve("127.0.0.1:0", Work, tls=aqueduct.dev_tls()) as server:
-        serving = asyncio.create_task(server.run(worker))
+        serving = asyncio.create_task(server.serve(worker))
         async with Relay(server.address, Impairments(loss=0.2, delay=0.005), seed=3) as relay:
             await client(relay.address)
         serving.cancel()

@@ -1,49 +1,46 @@
-"""Publish and subscribe: the server keeps one sender per subscription until it is closed."""
+"""Publish and subscribe: a subscription is a request that is handled until its client leaves."""
 
 import asyncio
+import contextlib
 from collections import defaultdict
 
-import msgspec
-
 import aqueduct
-from aqueduct import Connection, Sender
+from aqueduct import Request, Sender
 
 
-class Subscribe(msgspec.Struct, tag=True):
+class Subscribe(Request[bool]):
     topic: str
     events: Sender[str]
-    ready: Sender[bool]
 
 
-class Publish(msgspec.Struct, tag=True):
+class Publish(Request[int]):
     topic: str
     event: str
-    reached: Sender[int]
 
 
 class Broker:
     def __init__(self) -> None:
         self.topics: dict[str, list[Sender[str]]] = defaultdict(list)
 
-    async def handle(self, connection: Connection[Subscribe | Publish]) -> None:
-        async for request in connection.entrypoint:
-            if isinstance(request, Subscribe):
-                self.topics[request.topic].append(request.events)
-                await request.ready.send(True)
-            else:
-                await request.reached.send(self.publish(request.topic, request.event))
+    async def handle(self, request: Subscribe | Publish) -> int | None:
+        if isinstance(request, Publish):
+            return self.publish(request.topic, request.event)
+        subscribers = self.topics[request.topic]
+        subscribers.append(request.events)
+        try:
+            await request.reply.send(True)
+            await request.events.wait_closed()  # when the client closes its half, or leaves
+        finally:
+            subscribers.remove(request.events)
+        return None
 
     def publish(self, topic: str, event: str) -> int:
-        """Send to all subscribers: a slow one misses the event, a closed one is removed."""
+        """Send to all subscribers; a slow one misses the event."""
         reached = 0
-        for events in list(self.topics[topic]):
-            try:
+        for events in self.topics[topic]:
+            with contextlib.suppress(aqueduct.WouldBlock, aqueduct.ChannelError):
                 events.send_nowait(event)
                 reached += 1
-            except aqueduct.WouldBlock:
-                pass
-            except aqueduct.ChannelError:
-                self.topics[topic].remove(events)
         return reached
 
 
@@ -53,7 +50,7 @@ async def subscribe(address: str, name: str, wanted: int, ready: asyncio.Event) 
     ) as connection:
         theirs, events = aqueduct.channel(str)
         async with events:  # the end of the block closes the channel, which ends the subscription
-            await connection.entrypoint.call(Subscribe, topic="news", events=theirs)
+            await connection.entrypoint.call(Subscribe("news", theirs))
             ready.set()
             for _ in range(wanted):
                 print(f"{name}: {await events.receive()}")
@@ -62,13 +59,13 @@ async def subscribe(address: str, name: str, wanted: int, ready: asyncio.Event) 
 async def main() -> None:
     broker = Broker()
     async with aqueduct.serve("127.0.0.1:0", Subscribe | Publish, tls=aqueduct.dev_tls()) as server:
-        serving = asyncio.create_task(server.run(broker.handle))
+        serving = asyncio.create_task(server.serve(broker.handle))
         async with aqueduct.connect(
             server.address, Subscribe | Publish, trust=aqueduct.dev_trust()
         ) as publisher:
 
             async def publish(event: str) -> None:
-                reached = await publisher.entrypoint.call(Publish, topic="news", event=event)
+                reached = await publisher.entrypoint.call(Publish("news", event))
                 print(f"published {event!r} to {reached}")
 
             await publish("too early")

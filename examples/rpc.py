@@ -1,60 +1,38 @@
-"""Remote procedure calls: each request carries the channel for its answer."""
+"""Remote procedure calls: each request declares the type of its reply."""
 
 import asyncio
-import contextlib
-from typing import Any
-
-import msgspec
 
 import aqueduct
-from aqueduct import Connection, Sender
+from aqueduct import CallError, Request
 
 
-class Problem(msgspec.Struct, tag=True):
-    """An error as a reply: the connection stays open."""
-
-    text: str
-
-
-class Quotient(msgspec.Struct, tag=True):
-    value: float
-
-
-class Divide(msgspec.Struct):
+class Divide(Request[float]):
     dividend: float
     divisor: float
-    answer: Sender[Quotient | Problem]
 
 
-async def serve(connection: Connection[Divide]) -> None:
-    async for request in connection.entrypoint:
-        answer: Quotient | Problem
-        try:
-            answer = Quotient(request.dividend / request.divisor)
-        except ZeroDivisionError as error:
-            answer = Problem(str(error))
-        # A caller that gave up affects neither the connection nor other calls.
-        with contextlib.suppress(aqueduct.ChannelError):
-            await request.answer.send(answer)
+async def divide(request: Divide) -> float:
+    """Return the reply; the caller's `call` raises the `CallError`."""
+    if request.divisor == 0:
+        raise CallError("division-by-zero", f"cannot divide {request.dividend:g} by zero")
+    return request.dividend / request.divisor
 
 
 async def ask(address: str) -> None:
     async with aqueduct.connect(address, Divide, trust=aqueduct.dev_trust()) as connection:
-
-        async def divide(dividend: float, divisor: float) -> Any:
-            return await connection.entrypoint.call(
-                Divide, dividend=dividend, divisor=divisor, timeout=5
-            )
-
-        print("10 / 4 =", (await divide(10, 4)).value)
-        print("1 / 0 =", (await divide(1, 0)).text)
-        answers = await asyncio.gather(*(divide(n, 2) for n in range(5)))  # concurrently
-        print("halves:", [answer.value for answer in answers])
+        call = connection.entrypoint.call
+        print("10 / 4 =", await call(Divide(10, 4), timeout=5))
+        try:
+            await call(Divide(1, 0), timeout=5)
+        except CallError as error:
+            print("1 / 0:", error.text)
+        halves = await asyncio.gather(*(call(Divide(n, 2), timeout=5) for n in range(5)))
+        print("halves:", halves)  # the calls ran concurrently
 
 
 async def main() -> None:
     async with aqueduct.serve("127.0.0.1:0", Divide, tls=aqueduct.dev_tls()) as server:
-        serving = asyncio.create_task(server.run(serve))
+        serving = asyncio.create_task(server.serve(divide))
         await ask(server.address)
         serving.cancel()
 

@@ -5,12 +5,11 @@ them, or requests a receipt for a message that matters.
 """
 
 import asyncio
-import contextlib
 
 import msgspec
 
 import aqueduct
-from aqueduct import Connection, Mode, Receiver, Sender
+from aqueduct import Mode, Receiver, Request
 from aqueduct.testing.relay import Impairments, Relay
 
 READINGS = 200
@@ -21,28 +20,23 @@ class Reading(msgspec.Struct, array_like=True):
     celsius: float
 
 
-class Watch(msgspec.Struct):
+class Watch(Request[int]):
     sensor: str
     readings: Receiver[Reading]
-    total: Sender[int]
 
 
-async def collect(connection: Connection[Watch]) -> None:
-    async for watch in connection.entrypoint:
-        arrived = 0
-        with contextlib.suppress(
-            aqueduct.ChannelError
-        ):  # this sensor disconnected; wait for the next
-            async for _ in watch.readings:
-                arrived += 1
-            await watch.total.send(arrived)
+async def collect(watch: Watch) -> int:
+    """Return how many readings arrived. A sensor that disconnects ends its own request only."""
+    arrived = 0
+    async for _ in watch.readings:
+        arrived += 1
+    return arrived
 
 
 async def measure(address: str) -> None:
     async with aqueduct.connect(address, Watch, trust=aqueduct.dev_trust()) as connection:
         readings, theirs = aqueduct.channel(Reading, mode=Mode.UNRELIABLE)
-        total, answer = aqueduct.oneshot(int)
-        await connection.entrypoint.send(Watch("boiler", theirs, total))
+        counting = asyncio.create_task(connection.entrypoint.call(Watch("boiler", theirs)))
         async with readings:
             for number in range(READINGS - 1):
                 await readings.send(Reading(number, 20 + number / 10))
@@ -51,7 +45,7 @@ async def measure(address: str) -> None:
             assert receipt is not None
             fate = await receipt
             counted = readings.statistics()
-        arrived = await answer.receive()
+        arrived = await counting
         print(f"sent {READINGS}, arrived {arrived}, lost {counted['undelivered']}")
         print("everything is accounted for:", arrived + counted["undelivered"] == READINGS)
         print("the last reading was", fate.value)
@@ -59,7 +53,7 @@ async def measure(address: str) -> None:
 
 async def main() -> None:
     async with aqueduct.serve("127.0.0.1:0", Watch, tls=aqueduct.dev_tls()) as server:
-        serving = asyncio.create_task(server.run(collect))
+        serving = asyncio.create_task(server.serve(collect))
         async with Relay(server.address, Impairments(loss=0.1, delay=0.005), seed=7) as relay:
             await measure(relay.address)
         serving.cancel()

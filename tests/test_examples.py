@@ -12,7 +12,7 @@ EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 
 EXPECTED = {
     "rpc": r"""10 / 4 = 2\.5
-1 / 0 = float division by zero
+1 / 0: cannot divide 1 by zero
 halves: \[0\.0, 0\.5, 1\.0, 1\.5, 2\.0\]
 """,
     "upload": r"""the server has 25 %
@@ -71,14 +71,13 @@ def test_a_call_that_was_given_up_does_not_affect_other_calls() -> None:
     more = """
 async def give_up() -> None:
     async with aqueduct.serve("127.0.0.1:0", Divide, tls=aqueduct.dev_tls()) as server:
-        serving = asyncio.create_task(server.run(serve))
+        serving = asyncio.create_task(server.serve(divide))
         trust = aqueduct.dev_trust()
         async with aqueduct.connect(server.address, Divide, trust=trust) as connection:
-            reply, answer = aqueduct.oneshot(Quotient | Problem)
-            answer.close()
-            await connection.entrypoint.send(Divide(1, 2, reply))
-            await asyncio.sleep(0.1)
-            print((await connection.entrypoint.call(Divide, dividend=6, divisor=2)).value)
+            calling = asyncio.create_task(connection.entrypoint.call(Divide(1, 2)))
+            await asyncio.sleep(0)
+            calling.cancel()
+            print(await connection.entrypoint.call(Divide(6, 2)))
         serving.cancel()
 
 asyncio.run(give_up())

@@ -27,26 +27,26 @@ def test_the_first_example_prints_the_sum_in_twenty_lines() -> None:
     assert len([line for line in EXAMPLES[0].splitlines() if line.strip()]) <= 20
 
 
-def test_a_caller_that_gives_up_does_not_end_the_connection() -> None:
+def test_a_request_that_is_cancelled_fails_its_caller_and_no_other() -> None:
     more = """
 async def give_up():
     async with aqueduct.serve("127.0.0.1:0", Sum, tls=aqueduct.dev_tls()) as server:
-        serving = asyncio.create_task(server.run(handle))
+        serving = asyncio.create_task(server.serve(handle))
         async with aqueduct.connect(server.address, Sum, trust=aqueduct.dev_trust()) as client:
-            for given_up in (True, False):
-                (tx, rx), (reply, answer) = aqueduct.channel(int), aqueduct.oneshot(int)
-                await client.entrypoint.send(Sum(rx, reply))
-                if given_up:
-                    answer.close()
-                await client.entrypoint.flush()
-                async with tx:
-                    await tx.send(7)
-            print(await answer.receive())
+            for end in ("cancel", "finish"):
+                tx, rx = aqueduct.channel(int)
+                calling = asyncio.create_task(client.entrypoint.call(Sum(rx)))
+                await tx.send(7)
+                getattr(tx, end)()
+                try:
+                    print(await calling)
+                except aqueduct.ChannelCancelled:
+                    print("cancelled")
         serving.cancel()
 
 asyncio.run(give_up())
 """
-    assert run(EXAMPLES[0] + more) == "45\n7\n"
+    assert run(EXAMPLES[0] + more) == "45\ncancelled\n7\n"
 
 
 def test_the_example_of_the_test_kit_prints_the_squares() -> None:

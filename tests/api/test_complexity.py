@@ -28,7 +28,7 @@ class Compared(asyncio.Future[None]):
 
 def settle_receipts(count: int) -> int:
     """Return the steps for as many acks as receipts."""
-    line: Any = SimpleNamespace(core=None)
+    line: Any = SimpleNamespace(core=SimpleNamespace(priority_of=lambda channel: 0))
     port = NetworkSendPort(line, 4, bytes)
     loop = asyncio.get_running_loop()
     receipts = [loop.create_future() for _ in range(count)]

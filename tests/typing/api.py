@@ -139,6 +139,7 @@ async def calls() -> None:
         assert_type(await connection.entrypoint.call(Add(a=1, b=2), timeout=2), int)
         assert_type(await connection.entrypoint.call(Add(1)), int)
         assert_type(await connection.entrypoint.call(Add, a=1), Any)
+        print(await connection.entrypoint.call(Add(1)))  # also where any object is expected
         await connection.entrypoint.call(Add(a=1, bb=2))  # type: ignore[call-arg]
         await connection.entrypoint.call(Add(a="one"))  # type: ignore[arg-type]
         await connection.entrypoint.call(Add(b=2))  # type: ignore[call-arg]

@@ -18,15 +18,17 @@ from aqueduct.runtime.ports import UNFILLED
 from aqueduct.runtime.send_port import NetworkSendPort
 
 R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+"""What a request is answered with. A caller who expects any object may send a `Request[int]`."""
 
 _UNFILLED: Any = Sender._from_port(UNFILLED, ())
 """The reply of a request that was not sent yet (AQ-CALL-1)."""
 
 
-class Request(msgspec.Struct, Generic[R], kw_only=True, tag=True):
-    """Base class of requests that are answered with one message of type ``R``.
+class Request(msgspec.Struct, Generic[R_co], kw_only=True, tag=True):
+    """Base class of requests that are answered with one message of type ``R_co``.
 
-    A subclass declares the fields of the request, and `Sender.call` returns an ``R``::
+    A subclass declares the fields of the request, and `Sender.call` returns one::
 
         class Add(Request[int]):
             a: int
@@ -39,7 +41,7 @@ class Request(msgspec.Struct, Generic[R], kw_only=True, tag=True):
     same class serves asyncio and threads.
     """
 
-    reply: Sender[R] = _UNFILLED
+    reply: Sender[R_co] = _UNFILLED
     """The sender of the reply. `Sender.call` fills it, and the value that a handler of `serve`
     returns is sent on it."""
 
