@@ -21,7 +21,7 @@ each one that is not defined here::
      |   +- DecodeError
      |   +- CallError               a request was answered with an error (.code, .text, .by_peer)
      +- CallTimeout                 a request was not answered in time; also a TimeoutError
-     +- DeliveryError               a message of aqueduct.ipc (.to, .may_have_arrived)
+     +- DeliveryError               a message of aqueduct.ipc (.code, .to, .may_have_arrived)
      |   +- SendTimeout             no acknowledgement in time; also a TimeoutError
      |   +- MessageRefused          the receiver rejected the message
      |   +- TransferAborted         the receiver aborted the transfer
@@ -295,8 +295,20 @@ class CallTimeout(AqueductError, TimeoutError):
 class DeliveryError(AqueductError):
     """The receiver has not taken a message, or may not have taken it."""
 
-    def __init__(self, sentence: str = "", *, to: str = "", may_have_arrived: bool = False) -> None:
+    code = 0
+    """The code of the protocol (IPC-PDU-6): positive if the receiver sent it, else negative."""
+
+    def __init__(
+        self,
+        sentence: str = "",
+        *,
+        to: str = "",
+        may_have_arrived: bool = False,
+        code: int | None = None,
+    ) -> None:
         super().__init__(sentence)
+        if code is not None:
+            self.code = code
         self.to = to
         """The address it was sent to."""
         self.may_have_arrived = may_have_arrived
@@ -306,25 +318,37 @@ class DeliveryError(AqueductError):
 class SendTimeout(DeliveryError, TimeoutError):
     """The receiver did not acknowledge the message in time."""
 
+    code = -4
+
 
 class MessageRefused(DeliveryError):
     """The receiver got the message and rejected it."""
+
+    code = 1
 
 
 class TransferAborted(DeliveryError):
     """The receiver aborted the transfer before the message was complete."""
 
+    code = 4
+
 
 class PeerRestarted(DeliveryError):
     """The process that the message was sent to was replaced, and may have taken it."""
+
+    code = -6
 
 
 class PeerUnreachable(DeliveryError):
     """The receiver may have the message, and can no longer be reached; see ``__cause__``."""
 
+    code = -1
+
 
 class EndpointClosed(DeliveryError):
     """This endpoint was closed."""
+
+    code = -3
 
 
 class ConnectError(AqueductError):

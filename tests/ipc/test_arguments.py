@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from aqueduct import ipc
-from aqueduct.ipc.endpoint import check_timeout
+from aqueduct.ipc.arguments import check_timeout
 from aqueduct.settings import LONGEST
 
 
@@ -19,6 +19,7 @@ from aqueduct.settings import LONGEST
         ("udp://127.0.0.1:0", {"config": {}}, "config is what ipc.IpcSettings"),
         ("tls://127.0.0.1:0", {"tls": "cert.pem"}, "tls is what aqueduct.tls"),
         ("tls://", {"trust": "ca.pem"}, "trust is what aqueduct.trust"),
+        ("tls://", {"limits": 5}, "limits is what ipc.TcpLimits"),
     ],
 )
 def test_a_wrong_type_raises_at_once(

@@ -12,7 +12,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from aqueduct import EndpointClosed, ForkedConnectionError, LocalProtocolError, MessageRefused, ipc
+from aqueduct import (
+    EncodeError,
+    EndpointClosed,
+    ForkedConnectionError,
+    LocalProtocolError,
+    MessageRefused,
+    ipc,
+)
 from aqueduct.ipc import blocking
 
 
@@ -27,6 +34,69 @@ def test_a_thread_sends_and_another_receives() -> None:
         assert sorted(got) == list(range(100))
         assert [send.result() for send in sends] == [None] * 100
         assert receiver.statistics().received == 100
+
+
+def test_a_future_is_done_when_the_message_was_taken() -> None:
+    with (
+        blocking.Endpoint("udp://127.0.0.1:0", int) as sender,
+        blocking.Endpoint("udp://127.0.0.1:0", int) as receiver,
+    ):
+        futures = [sender.send_soon(receiver.address, number) for number in range(20)]
+        assert sorted(receiver.receive(timeout=10).payload for _ in futures) == list(range(20))
+        assert [future.result(10) for future in futures] == [None] * 20
+        with pytest.raises(EncodeError):
+            sender.send_soon(receiver.address, object())  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="an address is a string"):
+            sender.send_soon(None, 1)  # type: ignore[arg-type]
+
+
+def test_a_callback_gets_the_outcome_and_may_send() -> None:
+    outcomes: list[BaseException | None] = []
+    done = threading.Semaphore(0)
+
+    def refuse(message: ipc.ReceivedMessage[bytes]) -> None:
+        if message.payload == b"bad":
+            raise ValueError(message.payload)
+
+    with (
+        blocking.Endpoint("local://", on_message=refuse) as receiver,
+        blocking.Endpoint("local://") as sender,
+    ):
+
+        def record(error: BaseException | None) -> None:
+            outcomes.append(error)
+            if len(outcomes) == 1:
+                sender.send(receiver.address, b"again")  # it may block
+                sender.send_soon(receiver.address, b"bad", callback=record)
+            done.release()
+
+        sender.send_soon(receiver.address, b"good", callback=record)
+        for _ in range(2):
+            assert done.acquire(timeout=10)
+        assert outcomes[0] is None
+        assert isinstance(outcomes[1], MessageRefused)
+        assert outcomes[1].code == 1
+
+
+def test_a_cancelled_future_aborts_the_transfer() -> None:
+    called = threading.Event()
+    with blocking.Endpoint("local://") as sender, blocking.Endpoint("local://") as receiver:
+        future = sender.send_soon(receiver.address, b"never taken", callback=lambda _: called.set())
+        assert future.cancel()
+        assert called.wait(10)
+        sender.send_soon(receiver.address, b"taken")
+        assert receiver.receive(timeout=10).payload == b"taken"
+
+
+def test_the_futures_of_an_endpoint_that_is_closed_fail() -> None:
+    with blocking.Endpoint("local://") as receiver:
+        with blocking.Endpoint("local://") as sender:
+            future = sender.send_soon(receiver.address, b"not taken")
+        with pytest.raises(EndpointClosed) as caught:
+            future.result(10)
+        assert caught.value.code == -3
+        with pytest.raises(EndpointClosed):
+            sender.send_soon(receiver.address, b"late").result(10)
 
 
 def test_a_loop_answers_until_the_endpoint_is_closed() -> None:
@@ -189,7 +259,7 @@ def test_the_blocking_endpoint_has_the_methods_of_the_async_one() -> None:
         "handle_transient_error",
         "handle_unreachable",
     }
-    shared = {"address", "type", "on_message", "tls", "trust", "config"}
+    shared = {"address", "type", "on_message", "tls", "trust", "config", "limits"}
     assert set(inspect.signature(ipc.Endpoint).parameters) == shared
     assert set(inspect.signature(blocking.Endpoint).parameters) == shared | {"threads"}
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator
+from typing import Any
 from unittest.mock import Mock
 
 import msgspec
@@ -26,6 +27,7 @@ from aqueduct.errors import (
     TLSError,
 )
 from aqueduct.security import make_authority, make_certificate
+from tests.processes.peers import eventually
 
 ADDRESSES = ["udp://127.0.0.1:0", "udp://[::1]:0", "local://"]
 QUICK = ipc.IpcSettings(ack_timeout=0.3, receive_timeout=0.3, min_backoff=0.01, max_backoff=0.02)
@@ -514,6 +516,67 @@ async def test_an_exposed_message_fails_as_unreachable_not_as_untrusted() -> Non
                 await sending
     assert raised.value.may_have_arrived
     assert isinstance(raised.value.__cause__, TLSError)
+
+
+async def test_an_answer_to_a_client_that_reconnected_is_a_delivery_error() -> None:
+    """IPC-TCP-5."""
+    async with (
+        ipc.Endpoint("tls://127.0.0.1:0", tls=SHOWN, config=QUICK) as server,
+        ipc.Endpoint("tls://", trust=BELIEVED) as client,
+    ):
+        sources = []
+        for _ in range(2):
+            sending = asyncio.create_task(client.send(server.address, b"question"))
+            sources.append((await server.receive()).source)
+            await sending
+            for connection in list(client._transport._alive):  # type: ignore[attr-defined]
+                connection.abort()
+            await eventually(lambda: not server._transport._accepted, "it is lost")  # type: ignore[attr-defined]
+        assert sources[0] != sources[1]
+        with pytest.raises(SendTimeout, match="may have connected again under another") as caught:
+            await server.send(sources[0], b"answer")
+        assert caught.value.code == -4
+        assert not caught.value.may_have_arrived
+
+
+@pytest.mark.parametrize("scheme", ["udp", "tls"])
+async def test_a_new_owner_id_and_pdu_size_interrupt_no_transfer(scheme: str) -> None:
+    """IPC-CONF-4, IPC-ID-1."""
+    tls: dict[str, Any] = {"tls": SHOWN} if scheme == "tls" else {}
+    trust: dict[str, Any] = {"trust": BELIEVED} if scheme == "tls" else {}
+    client_address = "tls://" if scheme == "tls" else "udp://127.0.0.1:0"
+    async with (
+        ipc.Endpoint(f"{scheme}://127.0.0.1:0", **tls) as server,
+        ipc.Endpoint(client_address, **trust) as client,
+    ):
+        largest = server.max_pdu
+        await sender_sends(client, server, bytes(2_000))
+        before, owner = client.statistics().pdus_sent, server._exchange.owner
+        server.change_owner()
+        assert server._exchange.owner != owner
+        server.resize(542)
+        assert server.max_pdu == 542
+        await sender_sends(client, server, bytes(2_000))
+        assert client.statistics().pdus_sent - before >= 4  # 500 bytes of data each
+        server.resize(largest)
+        for wrong, says in ((511, "at least 512"), (largest + 1, f"at most {largest}")):
+            with pytest.raises(LocalProtocolError, match=says):
+                server.resize(wrong)
+        assert server.max_pdu == largest
+
+
+async def test_the_limits_of_connections_can_be_set() -> None:
+    """IPC-TCP-6."""
+    limits = ipc.TcpLimits(idle_timeout=0.1)
+    async with (
+        ipc.Endpoint("tls://127.0.0.1:0", tls=SHOWN, limits=limits) as server,
+        ipc.Endpoint("tls://", trust=BELIEVED) as client,
+    ):
+        await sender_sends(client, server, b"hello")
+        await eventually(lambda: not server._transport._accepted, "it is closed")  # type: ignore[attr-defined]
+        await sender_sends(client, server, b"hello again")
+    with pytest.raises(LocalProtocolError, match="limits are for tls://"):
+        ipc.Endpoint("udp://127.0.0.1:0", limits=limits)
 
 
 async def test_a_receiver_that_starts_late_gets_the_message() -> None:

@@ -38,6 +38,8 @@ KINDS = {
 def test_each_code_has_its_error(code: int, kind: type[AqueductError]) -> None:
     error = delivery_error(Ended(b"i" * 16, TO, code, exposed=False), TO)
     assert type(error) is kind
+    if isinstance(error, DeliveryError):
+        assert error.code == code
     assert TO in str(error) or kind is EndpointClosed
 
 
@@ -73,6 +75,19 @@ def test_a_message_may_have_arrived_before_its_remote_became_untrusted() -> None
     assert error.may_have_arrived
     assert "a wrong certificate" in str(error)
     assert isinstance(error.__cause__, TLSError)
+
+
+def test_every_delivery_error_has_a_code() -> None:
+    """IPC-PDU-6."""
+    codes = {kind: kind().code for kind in DeliveryError.__subclasses__()}
+    assert codes == {
+        SendTimeout: Code.SEND_TIMEOUT,
+        MessageRefused: Code.PROCESSING_ERROR,
+        TransferAborted: Code.RECEIVE_TIMEOUT,
+        PeerRestarted: Code.PEER_RESTARTED,
+        PeerUnreachable: Code.APPLICATION,
+        EndpointClosed: Code.SHUTDOWN,
+    }
 
 
 def test_a_timeout_is_a_timeout_error_too() -> None:

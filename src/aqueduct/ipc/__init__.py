@@ -9,5 +9,6 @@ from aqueduct.ipc.core.events import Statistics
 from aqueduct.ipc.core.settings import IpcSettings
 from aqueduct.ipc.endpoint import Endpoint
 from aqueduct.ipc.message import ReceivedMessage
+from aqueduct.ipc.transports.tcp import TcpLimits
 
-__all__ = ["Endpoint", "IpcSettings", "ReceivedMessage", "Statistics", "blocking"]
+__all__ = ["Endpoint", "IpcSettings", "ReceivedMessage", "Statistics", "TcpLimits", "blocking"]

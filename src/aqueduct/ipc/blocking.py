@@ -7,16 +7,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from typing import Any, Generic, Self, TypeVar, overload
 from weakref import WeakSet
 
+from aqueduct.codec import codec_for
 from aqueduct.errors import EndpointClosed
 from aqueduct.ipc import endpoint as endpoints
+from aqueduct.ipc.arguments import check_address, check_timeout
 from aqueduct.ipc.core.settings import IpcSettings
-from aqueduct.ipc.message import ReceivedMessage
+from aqueduct.ipc.message import ReceivedMessage, encode_message
+from aqueduct.ipc.transports.tcp import TcpLimits
 from aqueduct.runtime.background import (
     Attribute,
     BlockingTwin,
@@ -34,6 +39,8 @@ THREADS = 32
 """The default number of threads that run ``on_message``."""
 GRACE = 5.0
 """Seconds that `close` waits for ``on_message`` functions to return."""
+
+_log = logging.getLogger("aqueduct.ipc")
 
 _open: WeakSet[_ThreadedEndpoint] = WeakSet()
 
@@ -105,7 +112,13 @@ class Endpoint(BlockingTwin[_ThreadedEndpoint], Generic[T]):
 
     address = Attribute[str]("The address that others send to.")
 
+    max_pdu = Attribute[int](
+        "The size in bytes of the largest PDU that new transfers send and take."
+    )
+
     statistics = on_loop(endpoints.Endpoint.statistics)
+    resize = on_loop(endpoints.Endpoint.resize)
+    change_owner = on_loop(endpoints.Endpoint.change_owner)
 
     @overload
     def __init__(
@@ -117,6 +130,7 @@ class Endpoint(BlockingTwin[_ThreadedEndpoint], Generic[T]):
         tls: ServerTLS | None = None,
         trust: Trust | None = None,
         config: IpcSettings | None = None,
+        limits: TcpLimits | None = None,
         threads: int = THREADS,
     ) -> None: ...
     @overload
@@ -130,6 +144,7 @@ class Endpoint(BlockingTwin[_ThreadedEndpoint], Generic[T]):
         tls: ServerTLS | None = None,
         trust: Trust | None = None,
         config: IpcSettings | None = None,
+        limits: TcpLimits | None = None,
         threads: int = THREADS,
     ) -> None: ...
     def __init__(
@@ -142,6 +157,7 @@ class Endpoint(BlockingTwin[_ThreadedEndpoint], Generic[T]):
         tls: ServerTLS | None = None,
         trust: Trust | None = None,
         config: IpcSettings | None = None,
+        limits: TcpLimits | None = None,
         threads: int = THREADS,
     ) -> None:
         if threads < 1:
@@ -151,10 +167,14 @@ class Endpoint(BlockingTwin[_ThreadedEndpoint], Generic[T]):
 
         def make() -> _ThreadedEndpoint:
             handlers = None if on_message is None else _Threads(on_message, threads)
-            return _ThreadedEndpoint(address, type, handlers, tls=tls, trust=trust, config=config)
+            options = {"tls": tls, "trust": trust, "config": config, "limits": limits}
+            return _ThreadedEndpoint(address, type, handlers, **options)
 
         where = background()
         super().__init__(where.call(make), where)
+        self._type = type
+        self._callbacks: ThreadPoolExecutor | None = None
+        self._callbacks_lock = threading.Lock()
 
     def open(self) -> None:
         """Open the endpoint and bind its address. Called by ``with``."""
@@ -186,6 +206,58 @@ class Endpoint(BlockingTwin[_ThreadedEndpoint], Generic[T]):
     def send(self, to: str, message: T, *, timeout: float | None = None) -> None:
         """Send a message, and return when its receiver has taken it; see `ipc.Endpoint.send`."""
         self._background.run(self._inner.send(to, message, timeout=timeout))
+
+    def send_soon(
+        self,
+        to: str,
+        message: T,
+        *,
+        timeout: float | None = None,
+        callback: Callable[[BaseException | None], object] | None = None,
+    ) -> Future[None]:
+        """Send a message without waiting, and return the future of its delivery.
+
+        `Future.result` returns once the receiver has taken the message, and raises what `send`
+        would; `Future.cancel` aborts the transfer. ``callback`` is called when the future is done,
+        with the error or None. Callbacks run one after the other in a thread of the endpoint, and
+        may use it.
+
+        The message is encoded before this returns. Wrong arguments raise here. Nothing bounds the
+        messages that wait, so bound the number of open futures.
+        """
+        check_address(to)
+        seconds = None if timeout is None else check_timeout(timeout)
+        payload = encode_message(codec_for(self._type), message)
+        future = self._background.submit(self._deliver(to, payload, seconds))
+        if callback is not None:
+            self._call_when_done(future, callback)
+        return future
+
+    async def _deliver(self, to: str, payload: bytes, seconds: float | None) -> None:
+        due = None if seconds is None else self._background.loop.time() + seconds
+        await self._inner._send(to, payload, due)
+
+    def _call_when_done(
+        self, future: Future[None], callback: Callable[[BaseException | None], object]
+    ) -> None:
+        """Call a function in the thread for callbacks; the loop must not run it."""
+        with self._callbacks_lock:
+            if self._callbacks is None:
+                self._callbacks = ThreadPoolExecutor(1, "aqueduct-ipc-callback")
+            pool = self._callbacks
+
+        def call() -> None:
+            error = CancelledError() if future.cancelled() else future.exception()
+            try:
+                callback(error)
+            except Exception:  # noqa: BLE001 -- whatever the application's code raises
+                _log.exception("the callback of a send failed")
+
+        def schedule(_: Future[None]) -> None:
+            with contextlib.suppress(RuntimeError):  # the program is ending
+                pool.submit(call)
+
+        future.add_done_callback(schedule)
 
     def receive(self, timeout: float | None = None) -> ReceivedMessage[T]:
         """Wait for the next message, and return it.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-import math
 import warnings
 from collections import OrderedDict
 from collections.abc import Awaitable, Hashable, Sequence
@@ -22,6 +21,7 @@ from aqueduct.errors import (
 )
 from aqueduct.ipc import system
 from aqueduct.ipc.address import parse
+from aqueduct.ipc.arguments import check_address, check_arguments, check_timeout
 from aqueduct.ipc.core.events import Arrived, BatchResult, Ended, Statistics
 from aqueduct.ipc.core.exchange import Exchange
 from aqueduct.ipc.core.outgoing import OutgoingTransfer
@@ -31,10 +31,9 @@ from aqueduct.ipc.failures import delivery_error
 from aqueduct.ipc.message import Handler, ReceivedMessage, encode_message
 from aqueduct.ipc.transports.base import PduListener, PduTransport
 from aqueduct.ipc.transports.local import open_local
-from aqueduct.ipc.transports.tcp import MAX_PDU, open_tls
+from aqueduct.ipc.transports.tcp import MAX_PDU, TcpLimits, open_tls
 from aqueduct.ipc.transports.udp import open_udp
 from aqueduct.security import ServerTLS, Trust
-from aqueduct.settings import LONGEST
 
 T = TypeVar("T")
 
@@ -53,8 +52,9 @@ class Endpoint(Generic[T]):
 
     ``udp://`` is for processes of one host, ``tls://`` for other hosts, ``local://`` for one
     process. ``tls`` is the certificate that a listening endpoint presents, ``trust`` selects the
-    certificates that it accepts from others. ``tls://`` alone sends and receives replies, but does
-    not listen. Port 0 selects a free port; see `address`.
+    certificates that it accepts from others, and ``limits`` bounds its connections. ``tls://``
+    alone sends and receives replies, but does not listen. Port 0 selects a free port; see
+    `address`.
 
     Iterate over the endpoint to receive messages, or pass ``on_message``, a plain or async
     function. A message is acknowledged when the loop gets it, or when the function has returned;
@@ -71,6 +71,7 @@ class Endpoint(Generic[T]):
         tls: ServerTLS | None = None,
         trust: Trust | None = None,
         config: IpcSettings | None = None,
+        limits: TcpLimits | None = None,
     ) -> None: ...
     @overload
     def __init__(
@@ -83,6 +84,7 @@ class Endpoint(Generic[T]):
         tls: ServerTLS | None = None,
         trust: Trust | None = None,
         config: IpcSettings | None = None,
+        limits: TcpLimits | None = None,
     ) -> None: ...
     def __init__(
         self,
@@ -94,14 +96,16 @@ class Endpoint(Generic[T]):
         tls: ServerTLS | None = None,
         trust: Trust | None = None,
         config: IpcSettings | None = None,
+        limits: TcpLimits | None = None,
     ) -> None:
         self._asked_address = address
-        _check_arguments(address, on_message, tls, trust, config)
+        check_arguments(address, on_message, tls, trust, config, limits)
         self._codec = codec_for(type)
         self._on_message = on_message
         self._tls = tls
         self._trust = trust
         self._config = config or IpcSettings()
+        self._limits = limits
         self._transport: PduTransport
         self._exchange: Exchange
         self._is_open = False
@@ -127,7 +131,12 @@ class Endpoint(Generic[T]):
         self._opening = self._loop.create_future()
         try:
             transport = await _open_transport(
-                self._asked_address, self, self._config.max_pdu, self._tls, self._trust
+                self._asked_address,
+                self,
+                self._config.max_pdu,
+                self._tls,
+                self._trust,
+                self._limits,
             )
             if self._closing is not None:
                 await transport.close()
@@ -230,6 +239,37 @@ class Endpoint(Generic[T]):
         self._check_open()
         return self._transport.address
 
+    @property
+    def max_pdu(self) -> int:
+        """The size in bytes of the largest PDU that new transfers send and take; see `resize`."""
+        self._check_open()
+        return self._exchange.max_pdu
+
+    def resize(self, max_pdu: int) -> None:
+        """Change the PDU size of new transfers, within what the transport carries (IPC-CONF-4).
+
+        Transfers under way keep theirs. A sender whose PDU is too large for this endpoint is told,
+        and cuts its message anew.
+        """
+        self._check_open()
+        self._check_loop()
+        if max_pdu > self._transport.max_pdu:
+            raise LocalProtocolError(
+                f"a PDU of {max_pdu} bytes; max_pdu is at most {self._transport.max_pdu} here"
+            )
+        self._exchange.resize(max_pdu)
+
+    def change_owner(self) -> None:
+        """Take a new owner id now, before `IpcSettings.owner_id_lifetime` has passed (IPC-ID-1).
+
+        Senders that know the former id are told the new one, at the cost of a round trip; no
+        transfer is interrupted.
+        """
+        self._check_open()
+        self._check_loop()
+        self._exchange.change_owner(system.now())
+        self._set_timer()
+
     def statistics(self) -> Statistics:
         """Return the counters since the endpoint was opened."""
         self._check_open()
@@ -261,10 +301,13 @@ class Endpoint(Generic[T]):
         """
         self._check_open()
         self._check_loop()
-        if not isinstance(to, str):
-            raise TypeError(f"an address is a string such as 'udp://host:port', not {to!r}")
+        check_address(to)
         due = None if timeout is None else self._loop.time() + check_timeout(timeout)
-        payload = encode_message(self._codec, message)
+        await self._send(to, encode_message(self._codec, message), due)
+
+    async def _send(self, to: str, payload: bytes, due: float | None) -> None:
+        """Send a payload before a deadline, which is a time of the loop."""
+        self._check_open()
         if self._closed:
             raise EndpointClosed("this endpoint was closed", to=to)
         if due is None:
@@ -527,49 +570,18 @@ class Endpoint(Generic[T]):
 
 
 async def _open_transport(
-    address: str, listener: PduListener, max_pdu: int, tls: ServerTLS | None, trust: Trust | None
+    address: str,
+    listener: PduListener,
+    max_pdu: int,
+    tls: ServerTLS | None,
+    trust: Trust | None,
+    limits: TcpLimits | None,
 ) -> PduTransport:
     """Open the transport of an address; ``max_pdu`` 0 selects its default."""
     scheme = parse(address).scheme
     if scheme == "udp":
         return await open_udp(address, listener)
     if scheme == "tls":
-        return await open_tls(address, listener, max_pdu=max_pdu or MAX_PDU, tls=tls, trust=trust)
+        size = max_pdu or MAX_PDU
+        return await open_tls(address, listener, max_pdu=size, tls=tls, trust=trust, limits=limits)
     return open_local(address, listener)
-
-
-def _check_arguments(
-    address: str,
-    on_message: object,
-    tls: ServerTLS | None,
-    trust: Trust | None,
-    config: IpcSettings | None,
-) -> None:
-    """Raise if the arguments of an endpoint have the wrong type or contradict each other."""
-    scheme = parse(address).scheme
-    if on_message is not None and not callable(on_message):
-        raise TypeError(f"on_message is a function, not {on_message!r}")
-    _check_type("tls", tls, ServerTLS, "aqueduct.tls(cert, key)")
-    _check_type("trust", trust, Trust, "aqueduct.trust(…)")
-    _check_type("config", config, IpcSettings, "ipc.IpcSettings(…)")
-    if scheme != "tls" and (tls is not None or trust is not None):
-        raise LocalProtocolError(f"tls and trust are for tls:// addresses, not for {address}")
-    if scheme == "tls" and (tls is not None) != (address != "tls://"):
-        raise LocalProtocolError(
-            f"an endpoint listens at an address with a certificate: give tls=… with {address}, "
-            "or tls:// alone for one that only connects"
-        )
-
-
-def check_timeout(timeout: float) -> float:
-    """Return a timeout in seconds, bounded by what clocks can represent; raise if it is invalid."""
-    if isinstance(timeout, bool) or not isinstance(timeout, int | float):
-        raise TypeError(f"a timeout is a number of seconds, not {timeout!r}")
-    if not math.isfinite(timeout) or timeout < 0:
-        raise ValueError(f"a timeout is 0 or more seconds, not {timeout}; leave it out for none")
-    return min(timeout, LONGEST)
-
-
-def _check_type(name: str, value: object, kind: type, how: str) -> None:
-    if value is not None and not isinstance(value, kind):
-        raise TypeError(f"{name} is what {how} returns, not {value!r}")

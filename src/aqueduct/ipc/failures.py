@@ -45,12 +45,12 @@ def delivery_error(ended: Ended, to: str) -> AqueductError:
             return PeerRestarted(f"{to} restarted {known}", to=to, may_have_arrived=maybe)
         case Code.RECEIVE_TIMEOUT | Code.INVALID_DESTINATION | Code.PDU_TOO_LARGE:
             sentence = f"{to} aborted the transfer before it was complete ({name_of(ended.code)})"
-            return TransferAborted(sentence, to=to)
+            return TransferAborted(sentence, to=to, code=int(ended.code))
         case Code.SHUTDOWN:
             return EndpointClosed("this endpoint was closed", to=to, may_have_arrived=maybe)
         case _:
             sentence = f"{to} refused the message ({name_of(ended.code)})"
-            return MessageRefused(sentence, to=to)
+            return MessageRefused(sentence, to=to, code=int(ended.code))
 
 
 def name_of(code: int) -> str:

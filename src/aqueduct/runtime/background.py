@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import concurrent.futures
 import contextlib
 import functools
 import inspect
@@ -59,6 +60,15 @@ class Background:
         except BaseException:
             future.cancel()
             raise
+
+    def submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        """Run a coroutine on the loop without waiting; cancelling the future cancels it."""
+        try:
+            self.check()
+        except BaseException:
+            work.close()
+            raise
+        return asyncio.run_coroutine_threadsafe(work, self.loop)
 
     def call(self, function: Callable[..., T], *arguments: Any) -> T:
         """Call a function on the loop, and return its result."""

@@ -177,17 +177,18 @@ async def test_an_unresolvable_host_is_reported_as_a_transient_error(start: Star
     assert "cannot find tls://no-such-host.invalid:5000" in ended.reason
 
 
-async def test_a_closed_accepted_connection_is_no_destination(start: Start) -> None:
-    """IPC-TCP-5: it fails at once, since only that peer can connect again."""
-    server, client = await start(HERE), await start()
+async def test_a_closed_accepted_connection_is_retried_until_the_timeout(start: Start) -> None:
+    """IPC-TCP-5: only that peer can connect again, under another name."""
+    server, client = await start(HERE, ack_timeout=0.3), await start()
     await client.send(server.address, b"x")
     remote = (await server.arrived.get()).remote
     await client.close()
     await until(lambda: not server.accepted)
-    ended = await asyncio.wait_for(server.send(remote, b"hello?"), 1)
-    assert ended.code == Code.APPLICATION
+    ended = await asyncio.wait_for(server.send(remote, b"hello?"), 10)
+    assert ended.code == Code.SEND_TIMEOUT
     assert not ended.exposed
-    assert "disconnected; it may connect again" in ended.reason
+    assert "it disconnected, and may have connected again" in ended.reason
+    assert server.exchange.statistics.retries > 0
     assert server.opened == 0
 
 

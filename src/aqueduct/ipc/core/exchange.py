@@ -66,8 +66,13 @@ class Exchange:
         """Return whether a message that arrived can still be taken."""
         return self._receiver.holds(message_id)
 
+    @property
+    def max_pdu(self) -> int:
+        """The PDU size of new transfers."""
+        return self._sender.max_data + OVERHEAD
+
     def resize(self, max_pdu: int) -> None:
-        """Change the PDU size of new transfers in both directions."""
+        """Change the PDU size of new transfers in both directions (IPC-CONF-4)."""
         if max_pdu < MIN_PDU:
             raise LocalProtocolError(f"a PDU of {max_pdu} bytes; max_pdu is at least {MIN_PDU}")
         self._receiver.max_data = self._sender.max_data = max_pdu - OVERHEAD

@@ -281,11 +281,7 @@ class TlsTransport:
         assert isinstance(remote, tuple), f"not a remote of this transport: {remote!r}"
         if len(remote) > 3:
             # Only the peer can open it again, and then it has another name (IPC-TCP-5).
-            disconnected = TLSError(
-                f"{self.name(remote)} disconnected; it may connect again under another name"
-            )
-            self._loop.call_soon(self._listener.handle_unreachable, remote, disconnected)
-            return ""
+            return "it disconnected, and may have connected again under another name"
         route = self._routes.get(remote)
         if route is None:
             if not self._make_room():
