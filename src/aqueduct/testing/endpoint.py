@@ -70,9 +70,12 @@ class SimulatedEndpoint:
         clock: VirtualClock,
         entries: list[RecordEntry],
         observers: Sequence[Observer],
+        *,
+        knows_draft_only: bool = False,
     ) -> None:
         self.side = core.side
         self.core = core
+        self.knows_draft_only = knows_draft_only
         self.events: list[Event] = []
         self.on_event: Callable[[Event], None] | None = None
         self.on_accept: Callable[[], None] | None = None
@@ -127,15 +130,17 @@ class SimulatedEndpoint:
             ),
         )
         self._count(channel)
-        for made, each in zip(sent.channels, attach, strict=True):
-            self._modes[made] = each.mode
+        modes = [self._mode_of(each) for each in attach]
+        self._modes.update(zip(sent.channels, modes, strict=True))
         if attach:
-            modes = [each.mode.value for each in attach]
+            names = [mode.value for mode in modes]
             for observer in self._observers:
-                observer.channels_created(channel, sent.number, sent.reliable, sent.channels, modes)
+                observer.channels_created(channel, sent.number, sent.reliable, sent.channels, names)
         attached = tuple(
-            AttachedChannel(made, _expected_headers(each), each.mode.name)
-            for made, each in zip(sent.channels, attach, strict=True)
+            AttachedChannel(
+                made, each.headers if self.knows_draft_only else _expected_headers(each), mode.name
+            )
+            for made, each, mode in zip(sent.channels, attach, modes, strict=True)
         )
         self._entries.append(
             MessageSent(
@@ -151,6 +156,12 @@ class SimulatedEndpoint:
         )
         self.gather()
         return sent
+
+    def _mode_of(self, attach: Attach) -> Mode:
+        """Return the mode in which the sender of a new channel starts, at either side."""
+        if self.knows_draft_only and attach.give is Give.SENDER:
+            return Mode.ORDERED  # the draft has no header that says it
+        return attach.mode
 
     def set_mode(self, channel: int, mode: Mode) -> None:
         """Set the mode of a sender, before its first message."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import cast
 
 from aqueduct.observe.base import Observer
 from aqueduct.protocol.config import Config
@@ -21,6 +22,7 @@ from aqueduct.protocol.connection import ConnectionCore
 from aqueduct.protocol.events import Event, PeerHeaders
 from aqueduct.testing.checkers import EVERYTHING_ENDS, Violation, check
 from aqueduct.testing.clock import VirtualClock, seeded
+from aqueduct.testing.draft import DraftCore
 from aqueduct.testing.endpoint import SimulatedEndpoint
 from aqueduct.testing.faults import CALM, Faults
 from aqueduct.testing.quic import FakeQuic
@@ -36,7 +38,8 @@ class Pair:
 
     ``loss``, ``delay`` and ``jitter`` are short for ``faults=Faults(...)``. The server accepts the
     client unless ``accept`` is False. Everything that happens is in ``record``; ``observers`` of
-    the client and of the server are notified as well.
+    the client and of the server are notified as well. The side ``draft``, if any, knows only the
+    reference draft.
     """
 
     def __init__(
@@ -52,6 +55,7 @@ class Pair:
         headers: HeaderPairs = (),
         accept: bool = True,
         observers: tuple[Sequence[Observer], Sequence[Observer]] = ((), ()),
+        draft: Side | None = None,
     ) -> None:
         if faults is None:
             faults = Faults(delay=delay, jitter=jitter, loss=loss)
@@ -61,16 +65,24 @@ class Pair:
             limits=(configs[0].limits, configs[1].limits),
             first_limits=configs[0].initial_limits,
             lateness=faults.lateness,
+            draft=draft,
         )
         entries = self.record.entries
         self.recorders = observe_pair(self.clock, entries)
-        cores = (
-            ConnectionCore(Side.CLIENT, configs[0], headers=headers),
-            ConnectionCore(Side.SERVER, configs[1]),
+        cores = tuple(
+            # It has the methods of a core that are called here.
+            cast(ConnectionCore, DraftCore(side, headers=headers if side == Side.CLIENT else ()))
+            if side == draft
+            else ConnectionCore(side, configs[side], headers=headers if side == Side.CLIENT else ())
+            for side in Side
         )
         self.client, self.server = (
             SimulatedEndpoint(
-                core, self.clock, entries, (self.recorders[core.side], *observers[core.side])
+                core,
+                self.clock,
+                entries,
+                (self.recorders[core.side], *observers[core.side]),
+                knows_draft_only=core.side == draft,
             )
             for core in cores
         )

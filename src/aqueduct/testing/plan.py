@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from aqueduct.protocol.config import INITIAL_LIMITS, Config, Limits
 from aqueduct.protocol.connection import Mode
+from aqueduct.wire.chanid import Side
+
+DRAFT_SHARE = 0.15
+"""The share of runs in which one side knows only the reference draft."""
+
+PATIENT = Config(limits=Limits(channel_window=1 << 26, connection_window=1 << 28))
+"""Takes whatever a peer sends that knows of no windows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +66,24 @@ class WorkloadPlan:
     leave_at: float | None
     """When the client leaves in good order, or None."""
     configs: tuple[Config, Config]
+    draft: Side | None = None
+    """The side that knows only the reference draft, or None."""
 
 
 def draw_plan(random: Random) -> WorkloadPlan:
     """Draw the plan of one run; many runs lack whole features, so that others dominate."""
+    plan = _draw_common(random)
+    if random.random() >= DRAFT_SHARE:
+        return plan
+    # Such a peer states no limits, knows none of ours, and gives no credit back.
+    draft = random.choice(list(Side))
+    states_none = Config(limits=INITIAL_LIMITS)
+    configs = (states_none, PATIENT) if draft == Side.CLIENT else (PATIENT, states_none)
+    leave_at = plan.leave_at if draft == Side.SERVER else None
+    return replace(plan, configs=configs, draft=draft, leave_at=leave_at)
+
+
+def _draw_common(random: Random) -> WorkloadPlan:
     duration = random.choice((0.05, 0.3, 1.0, 3.0))
     turns = random.randint(20, 100)
     fate = random.random()

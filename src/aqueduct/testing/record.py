@@ -250,6 +250,9 @@ class Record:
     lateness: float = 0.0
     """The maximum lateness of a timer in this run."""
 
+    draft: Side | None = None
+    """The side that knows only the reference draft, if any."""
+
     entries: list[RecordEntry] = field(default_factory=list)
 
     drained: bool = False

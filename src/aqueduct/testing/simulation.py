@@ -47,7 +47,12 @@ class Simulation:
         faults = faults or draw_faults(seeded(seed, "faults"), self.plan.duration)
         client_config, server_config = self.plan.configs
         self.pair = Pair(
-            seed, faults=faults, client=client_config, server=server_config, accept=False
+            seed,
+            faults=faults,
+            client=client_config,
+            server=server_config,
+            accept=False,
+            draft=self.plan.draft,
         )
         budget = WorkloadBudget(self.plan.max_channels, self.plan.max_messages)
         self.applications = tuple(

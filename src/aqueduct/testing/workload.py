@@ -140,7 +140,7 @@ class Application:
         for handle in list(self.senders.values()):
             if self.over:
                 return
-            if not handle.open or handle.blocked:
+            if not self._may_end(handle):
                 continue
             if self.random.random() < 0.3 and self._room_for(handle):
                 self._send(handle)
@@ -161,9 +161,9 @@ class Application:
             self._adopt_receiver(ENTRYPOINT)
             self.endpoint.accept()
 
-    @staticmethod
-    def _may_end(handle: SenderHandle) -> bool:
-        return handle.open and not handle.blocked
+    def _may_end(self, handle: SenderHandle) -> bool:
+        # A peer that knows only the draft gives no credit back: a blocked sender stays blocked.
+        return handle.open and (not handle.blocked or self.plan.draft is not None)
 
     # Events
 
@@ -251,7 +251,7 @@ class Application:
         """Send one message; return the sender of a channel made for it, or None."""
         if not handle.mode_fixed:
             handle.mode_fixed = True
-            if self.random.random() < self.plan.choose_mode:
+            if self.random.random() < self.plan.choose_mode or self.endpoint.knows_draft_only:
                 handle.mode = self.random.choice(self.plan.modes)
                 self.endpoint.set_mode(handle.channel, handle.mode)
         attach = self._draw_attachments()

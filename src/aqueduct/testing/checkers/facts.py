@@ -78,6 +78,7 @@ class RunFacts:
         entrypoint.sender_held = 0.0
         entrypoint.receiver_held = 0.0
         entrypoint.accessible_known = 0.0
+        entrypoint.hasty = record.draft == entrypoint.receiver
         for entry in record.entries:
             kind = type(entry)
             if kind is FrameSent:
@@ -146,6 +147,7 @@ class RunFacts:
                 self.strange.append((sent, "attaches an existing channel"))
                 continue
             made = ChannelFacts(attached.channel, message, mode=attached.mode)
+            made.hasty = self.record.draft == made.receiver
             self.channels[attached.channel] = made
             if made.sender == sent.side:
                 made.sender_held = sent.time
@@ -247,6 +249,8 @@ class RunFacts:
                 self.strange.append((sent, f"message {frame.number} differs from the one sent"))
             else:
                 message.written = min(message.written, time)
+        elif isinstance(frame, AckReliable | AckNackUnreliable) and facts.close_written < NEVER:
+            pass  # a ghost of the receiver, to which nothing was sent
         elif isinstance(frame, AckReliable):
             for message in self._acked(facts, sent, frame):
                 message.acked = min(message.acked, time)
@@ -257,6 +261,7 @@ class RunFacts:
         elif isinstance(frame, CancelSender):
             facts.cancel_written = min(facts.cancel_written, time)
         elif isinstance(frame, CloseReceiver):
+            facts.revived = facts.close_written < NEVER
             facts.close_written = min(facts.close_written, time)
         elif isinstance(frame, ForgetChannel):
             facts.forget_written = min(facts.forget_written, time)
@@ -277,6 +282,8 @@ class RunFacts:
             message = facts.space(not sent.in_datagram).get(frame.number)
             if message is not None:
                 message.arrived = min(message.arrived, time)
+        elif isinstance(frame, AckReliable | AckNackUnreliable) and facts.close_arrived < NEVER:
+            pass
         elif isinstance(frame, AckReliable):
             for message in self._acked(facts, None, frame):
                 message.ack_known = min(message.ack_known, time)

@@ -36,7 +36,7 @@ def one_fate(facts: RunFacts) -> Iterator[Violation]:
 def both_ends_agree(facts: RunFacts) -> Iterator[Violation]:
     """A message that was taken is reported delivered; one that is not by its end is never taken."""
     for channel in facts.channels.values():
-        if channel.below_given_up:
+        if channel.below_given_up or channel.revived:
             continue
         end = channel.sender_end
         for message in channel.messages:

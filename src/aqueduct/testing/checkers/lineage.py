@@ -48,7 +48,7 @@ def only_lost_is_reported(facts: RunFacts) -> Iterator[Violation]:
                 if event.how is not End.LOST:
                     continue
                 if side != channel.creator:
-                    if channel.below_given_up:
+                    if channel.below_given_up or side == facts.record.draft:
                         continue
                     yield _about(channel, "ended LOST at the peer", time)
                 elif not channel.lost or time < channel.lost_known:

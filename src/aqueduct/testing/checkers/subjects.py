@@ -69,7 +69,7 @@ class MessageFacts:
         closed = channel.close_written
         if self.sent.reliable or closed == NEVER or self.nacked != closed:
             return False
-        if closed < channel.closing_due - EPSILON:
+        if closed < channel.closing_due - EPSILON and not channel.hasty:
             return False
         announced = sum(
             entry.sent.frame.count
@@ -115,6 +115,10 @@ class ChannelFacts:
     """Whether a message that carried it, or one of its ancestors, was nacked."""
     lost_known: float = NEVER
     """When its creator could know of the loss."""
+    hasty: bool = False
+    """Whether its receiver knows only the draft, and closes without waiting for announcements."""
+    revived: bool = False
+    """Whether a ghost of the receiver closed it a second time."""
     accessible_known: float = NEVER
     """When its creator could know that the peer's application can access it."""
 
@@ -171,9 +175,14 @@ class ChannelFacts:
 
     @property
     def below_given_up(self) -> bool:
-        """Whether a message that led to the channel was taken, and nacked (AQ-CLOSE-3)."""
+        """Whether a message that led to the channel was taken, and nacked (AQ-CLOSE-3).
+
+        Or may have been, by the ghost of a receiver.
+        """
         current: ChannelFacts | None = self
         while current is not None and current.carrier is not None:
+            if current.carrier.channel.revived:
+                return True
             if current.carrier.taken < NEVER and current.carrier.given_up:
                 return True
             current = current.parent
