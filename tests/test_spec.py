@@ -44,7 +44,11 @@ def in_order(rules: Iterable[str]) -> list[str]:
 
 def test_the_pages_define_rules() -> None:
     per_page = {page.name: len(DEFINITION.findall(page.read_text())) for page in pages()}
-    assert {name for name, rules in per_page.items() if not rules} == {"README.md", "7-states.md"}
+    assert {name for name, rules in per_page.items() if not rules} == {
+        "README.md",
+        "7-states.md",
+        "11-reference-draft.md",
+    }
     assert sum(per_page.values()) > 100
 
 
@@ -105,3 +109,58 @@ def test_the_states_page_matches_the_transition_tables() -> None:
     states = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(states)
     assert (SPEC / "7-states.md").read_text() == states.page()
+
+
+DRAFT = SPEC / "11-reference-draft.md"
+
+
+def sections_of_the_draft_page() -> dict[str, str]:
+    parts = re.split(r"^## (.*)$", DRAFT.read_text(), flags=re.M)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def rows_about_the_draft() -> list[tuple[str, str]]:
+    """Return the sentences of the draft, in our words, with where they went."""
+    table = sections_of_the_draft_page()["The draft, sentence by sentence"]
+    rows = re.findall(r"^\| (.+?) \| (.*?) ?\|$", table, re.M)
+    return [row for row in rows if not row[0].startswith("**") and row != ("the draft", "rule")]
+
+
+def departures_from_the_draft() -> set[str]:
+    text = sections_of_the_draft_page()["Where this departs from the draft"]
+    bullets = re.split(r"^- ", text, flags=re.M)[1:]
+    assert all(bullet.startswith("*") and CITATION.search(bullet) for bullet in bullets)
+    return set(CITATION.findall(text))
+
+
+def test_every_sentence_of_the_draft_names_a_rule_or_a_stated_departure() -> None:
+    known, stated = set(defined()), departures_from_the_draft()
+    rows = rows_about_the_draft()
+    assert len(rows) > 100
+    for sentence, where in rows:
+        rules = CITATION.findall(where)
+        assert rules, f"this sentence went nowhere: {sentence}"
+        assert set(rules) <= known, f"{sentence}: no page defines all of {where}"
+        if where.startswith("departs: "):
+            assert set(rules) <= stated, f"{sentence}: {where} is not stated as a departure"
+        assert re.fullmatch(r"(departs: )?[A-Z]+-[A-Z]+-\d+(, [A-Z]+-[A-Z]+-\d+)*", where), where
+
+
+def test_every_departure_from_the_draft_has_a_sentence() -> None:
+    departing = {
+        rule
+        for _, where in rows_about_the_draft()
+        if where.startswith("departs: ")
+        for rule in CITATION.findall(where)
+    }
+    text = sections_of_the_draft_page()["Where this departs from the draft"]
+    for bullet in re.split(r"^- ", text, flags=re.M)[1:]:
+        assert departing & set(CITATION.findall(bullet)), bullet
+
+
+def test_every_section_of_the_draft_has_sentences() -> None:
+    table = sections_of_the_draft_page()["The draft, sentence by sentence"]
+    named = set(re.findall(r"^\| (?:\*\*)?(\d(?:\.\d+){0,2}) ", table, re.M))
+    frames = {f"2.2.{number}" for number in range(1, 14)}
+    sections = {"1.1", "1.2", "1.3", "1.4", "1.5", "1.6", "2.1", "3.6.1"} | frames
+    assert sections | {f"3.{number}" for number in range(1, 8)} <= named
