@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from aqueduct import Limits, QuicSettings, ipc
+from aqueduct import Delivery, Limits, QuicSettings, ipc
 from aqueduct.ingest import IngestSettings
 from aqueduct.ipc.transports.tcp import TcpLimits
 from aqueduct.protocol.config import Config
@@ -34,6 +34,12 @@ SECTIONS: tuple[tuple[str, str, type[Any]], ...] = (
         "`connect(..., limits=Limits(...))` and `serve(..., limits=Limits(...))`. Each side states "
         "its limits to the peer, which obeys them.",
         Limits,
+    ),
+    (
+        "Delivery of messages: `aqueduct.Delivery`",
+        "`connect(..., delivery=Delivery(...))` and `serve(..., delivery=Delivery(...))`, also for "
+        "`memory://`. Each side has its own.",
+        Delivery,
     ),
     (
         "QUIC: `aqueduct.QuicSettings`",

@@ -52,7 +52,7 @@ from aqueduct.errors import (
     WouldBlock,
     WrongType,
 )
-from aqueduct.protocol.config import Limits
+from aqueduct.protocol.config import Delivery, Limits
 from aqueduct.protocol.connection import Mode
 from aqueduct.runtime.headers import Headers
 from aqueduct.runtime.ports import Message, Outcome, Receipt
@@ -84,6 +84,7 @@ __all__ = [
     "Connection",
     "ConnectionLost",
     "DecodeError",
+    "Delivery",
     "DeliveryError",
     "EncodeError",
     "EndOfChannel",

@@ -556,3 +556,18 @@ def test_a_client_that_leaves_ends_the_loop_of_a_blocking_server(
     assert ended[0] is None
     assert isinstance(ended[1], aqueduct.ConnectionLost)
     assert caplog.records == []
+
+
+@pytest.mark.parametrize("address", ["memory://delivery", "127.0.0.1:0"])
+def test_both_sides_take_settings_of_delivery(address: str) -> None:
+    ours = aqueduct.Delivery(ack_delay=0.02, max_datagram=900)
+    theirs = aqueduct.Delivery(receipt_deadline_min=0.1)
+    with (
+        blocking.serve(address, tls=aqueduct.dev_tls(), delivery=theirs) as server,
+        blocking.connect(server.address, trust=aqueduct.dev_trust(), delivery=ours) as connection,
+        server.accept(SECONDS) as accepted,
+    ):
+        config = connection._inner._driver.core.config
+        assert (config.ack_delay, config.max_datagram) == (0.02, 900)
+        config = accepted._inner._driver.core.config
+        assert (config.ack_delay, config.receipt_deadline_min) == (0.010, 0.1)

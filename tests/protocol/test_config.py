@@ -1,13 +1,25 @@
 """The numbers of the implementation are those of the specification."""
 
 import re
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from aqueduct.protocol.config import INITIAL_LIMITS, Config, Limits
+from aqueduct.errors import SettingError
+from aqueduct.protocol.config import (
+    INITIAL_LIMITS,
+    SAFE_DATAGRAM,
+    Config,
+    Delivery,
+    Limits,
+    config_of,
+)
+from aqueduct.protocol.connection import ConnectionCore, Mode
+from aqueduct.protocol.events import Delivered, Undelivered
+from aqueduct.testing.pair import Pair
+from aqueduct.wire.chanid import ENTRYPOINT, Side
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "spec" / "3-connection.md"
 UNITS = {"": 1, "KiB": 1024, "MiB": 1024 * 1024}
@@ -98,3 +110,73 @@ def test_the_reserve_follows_the_window_by_default() -> None:
     assert (given.channel_reserve, given.reserve_window) == (10, 500)
     given = Limits(channel_reserve=10, reserve_window=20)
     assert (given.channel_reserve, given.reserve_window) == (10, 20)
+
+
+def test_the_defaults_of_an_application_are_those_of_a_connection() -> None:
+    assert config_of(None, None) == Config()
+    assert {field.name for field in fields(Delivery)} < {field.name for field in fields(Config)}
+
+
+def test_what_an_application_sets_is_what_a_connection_does() -> None:
+    delivery = Delivery(
+        ack_delay=0.5, receipt_deadline_min=0.2, receipt_deadline_max=3.0, max_datagram=900
+    )
+    config = config_of(Limits(max_channels=7), delivery)
+    assert config.limits.max_channels == 7
+    for field in fields(Delivery):
+        assert getattr(config, field.name) == getattr(delivery, field.name) != field.default
+
+
+@pytest.mark.parametrize(
+    ("wrong", "allowed"),
+    [
+        ({"ack_delay": 1.5}, "at most 1"),
+        ({"ack_delay": -1}, "0 or more"),
+        ({"receipt_deadline_min": 2.0}, r"receipt_deadline_min \(2\) or more"),
+        ({"receipt_deadline_max": 61}, "at most 60"),
+        ({"max_datagram": 0}, "from 1 to 65,527"),
+        ({"max_datagram": 70_000}, "from 1 to 65,527"),
+    ],
+)
+def test_a_value_out_of_bounds_is_refused(wrong: dict[str, Any], allowed: str) -> None:
+    with pytest.raises(SettingError, match=allowed):
+        Delivery(**wrong)
+
+
+@pytest.mark.parametrize("ack_delay", [0.0, 0.2, 1.0])
+def test_a_receiver_acks_within_its_ack_delay(ack_delay: float) -> None:
+    """AQ-ACK-1."""
+    pair = Pair(delay=0.01, server=config_of(None, Delivery(ack_delay=ack_delay)))
+    pair.run(0.5)
+    pair.client.send(ENTRYPOINT, b"x")
+    pair.run(ack_delay + 0.019)
+    assert not pair.client.events_of(Delivered)
+    pair.run(0.002)
+    assert pair.client.events_of(Delivered)
+
+
+@pytest.mark.parametrize("deadline", [0.1, 5.0])
+def test_a_receiver_waits_for_datagrams_until_its_receipt_deadline(deadline: float) -> None:
+    """AQ-UNREL-2."""
+    delivery = Delivery(receipt_deadline_min=deadline, receipt_deadline_max=deadline)
+    pair = Pair(delay=0.01, server=config_of(None, delivery))
+    pair.run(0.5)
+    pair.client.set_mode(ENTRYPOINT, Mode.UNRELIABLE)
+    pair.network.faults = replace(pair.network.faults, loss=1.0, recovery=0.0)
+    pair.client.send(ENTRYPOINT, b"x")
+    pair.flush()
+    pair.calm()
+    pair.run(deadline)
+    assert not pair.client.events_of(Undelivered)
+    pair.run(0.1)
+    assert pair.client.events_of(Undelivered)
+
+
+def test_datagrams_are_as_large_as_both_the_path_and_the_application_allow() -> None:
+    """AQ-SEND-8."""
+    core = ConnectionCore(Side.CLIENT, config_of(None, Delivery(max_datagram=5_000)))
+    out = core._context.out
+    assert out.max_datagram == SAFE_DATAGRAM
+    for path, expected in ((1_422, 1_422), (15_970, 5_000), (1_170, 1_170)):
+        core.handle_datagram_limit(path)
+        assert out.max_datagram == expected

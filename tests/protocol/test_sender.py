@@ -10,7 +10,7 @@ from aqueduct.errors import (
     StreamCode,
     WouldBlock,
 )
-from aqueduct.protocol.config import Config, Limits
+from aqueduct.protocol.config import SAFE_DATAGRAM, Config, Limits
 from aqueduct.protocol.connection import Attach, Give, Mode
 from aqueduct.protocol.events import Delivered, End, SenderEnded, Undelivered, Writable
 from aqueduct.protocol.sender_states import TRANSITIONS, SenderInput, SenderState
@@ -624,7 +624,7 @@ def test_a_message_of_any_size_up_to_the_limit_arrives(mode: Mode) -> None:
     """AQ-SEND-4: also sizes around that of a datagram."""
     pair = Pair()
     channel = pair.give_receiver(mode)
-    room = pair.client.config.max_datagram
+    room = SAFE_DATAGRAM
     sizes = range(room - 20, room + 5)
     for size in sizes:
         pair.client.send(channel, b"x" * size, pair.now)

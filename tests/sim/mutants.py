@@ -70,6 +70,19 @@ MUTANTS = [
         "                self._release(self.datagrams.forgo(number))\n",
         "                self.datagrams.forgo(number)\n",
     ),
+    Mutant(
+        "a datagram is filled past what its packet carries",
+        "protocol/outgoing.py",
+        "and last.length + len(frame) <= self.max_datagram",
+        "and last.length <= self.max_datagram",
+    ),
+    Mutant(
+        "the packets of the path become smaller, and datagrams do not",
+        "protocol/connection.py",
+        "        self._context.out.max_datagram = min(size, self.config.max_datagram)\n",
+        "        out = self._context.out\n"
+        "        out.max_datagram = max(out.max_datagram, min(size, self.config.max_datagram))\n",
+    ),
     # Modes
     Mutant(
         "a sender that was received starts ordered whatever its channel's headers say",
@@ -185,7 +198,7 @@ MUTANTS = [
     Mutant(
         "a ROUTE_TO is not answered",
         "protocol/channels.py",
-        "        half.route_back(now + self._context.config.ack_delay)\n",
+        "        half.route_back(now + min(self._context.config.ack_delay, ROUTE_DELAY))\n",
         "",
     ),
     # Leaving

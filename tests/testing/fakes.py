@@ -46,6 +46,9 @@ class FakeCore:
         if not self.stubborn:
             self.timer = None
 
+    def handle_datagram_limit(self, size: int) -> None:
+        pass
+
     def handle_rtt(self, rtt: float) -> None:
         self.rtts.append(rtt)
 

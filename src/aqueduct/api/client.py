@@ -24,7 +24,7 @@ from aqueduct.errors import (
     HostUnreachable,
 )
 from aqueduct.observe.base import ObserverFactory
-from aqueduct.protocol.config import Config, Limits
+from aqueduct.protocol.config import Config, Delivery, Limits, config_of
 from aqueduct.protocol.connection import ConnectionCore
 from aqueduct.runtime.headers import HeadersLike, to_pairs
 from aqueduct.security import Trust
@@ -61,6 +61,7 @@ class ConnectOptions(TypedDict, total=False):
     trust: Required[Trust]
     headers: HeadersLike | None
     limits: Limits | None
+    delivery: Delivery | None
     options: QuicSettings | None
     timeout: float
     trace: TraceLike | None
@@ -82,6 +83,7 @@ def connect(
     trust: Trust,
     headers: HeadersLike | None = None,
     limits: Limits | None = None,
+    delivery: Delivery | None = None,
     options: QuicSettings | None = None,
     timeout: float = CONNECT_TIMEOUT,
     trace: TraceLike | None = None,
@@ -94,7 +96,9 @@ def connect(
     ``memory://name`` connects to a server in the same process, without a socket. ``trace`` is a
     `Trace`, or a directory for its Parquet files. Each of ``observers`` makes an
     `aqueduct.observe.Observer` of the connection: see docs/observing.md. ``codec`` is the format of
-    the messages, such as `aqueduct.codec.JsonCodec`; MessagePack by default.
+    the messages, such as `aqueduct.codec.JsonCodec`; MessagePack by default. ``limits`` are what
+    this side receives, ``delivery`` says how it sends and acknowledges, ``options`` are for QUIC:
+    see docs/settings.md.
 
     With ``early_data``, a client that was connected to this server before does not wait for the
     handshake, if the server allows it: messages leave with the first packets, and answers arrive a
@@ -105,6 +109,7 @@ def connect(
     """
     codec_for(kind)  # raise here for a type that cannot be one
     chosen, pairs = choose(kind, codec, to_pairs(headers))
+    config = config_of(limits, delivery)
 
     async def open_() -> ClientConnection[Any]:
         connector = connector_for(address, trust=trust, options=options, early_data=early_data)
@@ -123,7 +128,7 @@ def connect(
             try:
                 async with asyncio.timeout(share):
                     connection = await _connect_to(
-                        connector, route, kind, pairs, limits, trace, observers, chosen
+                        connector, route, kind, pairs, config, trace, observers, chosen
                     )
             except TimeoutError:
                 error = error or silence
@@ -149,13 +154,13 @@ async def _connect_to(
     route: Route,
     kind: Any,
     headers: Any,
-    limits: Limits | None,
+    config: Config,
     trace: TraceLike | None,
     observers: Sequence[ObserverFactory],
     codec: CodecClass | None,
 ) -> ClientConnection[Any]:
     """Return a connection that is ready, or one that may send early data before it is."""
-    core = ConnectionCore(Side.CLIENT, Config(limits=limits or Limits()), headers=headers)
+    core = ConnectionCore(Side.CLIENT, config, headers=headers)
     transport = connector.open(route, core)
     recorder: Trace | None = None
     try:

@@ -22,7 +22,7 @@ from aqueduct.codec.registry import choose, codec_of_peer, reason_to_refuse
 from aqueduct.errors import AqueductError, CloseCode, ConnectionLost, EndOfChannel
 from aqueduct.observe.base import ObserverFactory
 from aqueduct.protocol.budget import Budget
-from aqueduct.protocol.config import Config, Limits
+from aqueduct.protocol.config import Delivery, Limits, config_of
 from aqueduct.protocol.connection import ConnectionCore
 from aqueduct.runtime.headers import Headers, to_pairs
 from aqueduct.runtime.waiters import Waiters
@@ -342,6 +342,7 @@ class ServeOptions(TypedDict, total=False):
     tls: Required[ServerTLS]
     accept: AcceptCallback | None
     limits: Limits | None
+    delivery: Delivery | None
     options: QuicSettings | None
     trace: TraceLike | None
     observers: Sequence[ObserverFactory]
@@ -362,6 +363,7 @@ def serve(
     tls: ServerTLS,
     accept: AcceptCallback | None = None,
     limits: Limits | None = None,
+    delivery: Delivery | None = None,
     options: QuicSettings | None = None,
     trace: TraceLike | None = None,
     observers: Sequence[ObserverFactory] = (),
@@ -374,6 +376,8 @@ def serve(
     or a directory for its Parquet files. Each of ``observers`` makes an `aqueduct.observe.Observer`
     of each connection: see docs/observing.md. ``codec`` is the one format that the server reads,
     such as `aqueduct.codec.JsonCodec`; by default each client chooses one that the server knows.
+    ``limits`` are what this side receives, ``delivery`` says how it sends and acknowledges,
+    ``options`` are for QUIC: see docs/settings.md.
 
     With ``early_data``, clients that were connected before may send their first messages without
     waiting for the handshake. Such messages cannot be replayed, but an attacker can delay them, and
@@ -383,7 +387,7 @@ def serve(
     choose(kind, codec, ())
 
     async def open_() -> Server[Any]:
-        config = Config(limits=limits or Limits())
+        config = config_of(limits, delivery)
         early = Budget(config.max_early_total, config.early_allowance)
         server: Server[Any]
         listener = await listen(

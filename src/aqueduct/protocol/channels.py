@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 
 from aqueduct.errors import CloseCode, LocalProtocolError, RemoteProtocolError
-from aqueduct.protocol.config import Config
+from aqueduct.protocol.config import ROUTE_DELAY, Config
 from aqueduct.protocol.events import End, ReceiverEnded, SenderEnded
 from aqueduct.protocol.forgetting import Forgetting, expire
 from aqueduct.protocol.half import Context, Ownership
@@ -129,7 +129,7 @@ class Channels:
         if ended or channel == ENTRYPOINT:
             return None  # AQ-ROUTE-4
         half = self.create_for_peer(channel)  # AQ-ROUTE-1
-        half.route_back(now + self._context.config.ack_delay)
+        half.route_back(now + min(self._context.config.ack_delay, ROUTE_DELAY))
         return half
 
     def attach(self, message: MessageFrame, now: float) -> None:

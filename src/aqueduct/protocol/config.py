@@ -119,19 +119,61 @@ COST_OF_CHANNEL = 1_024
 """Bytes of memory per half of a channel."""
 
 
+SAFE_DATAGRAM = 1_150
+"""Bytes of a datagram that fits a QUIC packet of 1,200 bytes, until the transport tells more."""
+
+ROUTE_DELAY = 0.010
+"""Seconds within which a ROUTE_TO is answered (AQ-ROUTE-2)."""
+
+_ACK_DELAY = seconds(
+    "How long a receiver collects acknowledgements before it sends them. Longer saves packets; the "
+    "sender's receipts and its credit come later.",
+    most=1,
+)
+_RECEIPT_DEADLINE_MIN = seconds(
+    "The shortest time for a datagram to arrive after its announcement, which may overtake it.",
+    most=60,
+)
+_RECEIPT_DEADLINE_MAX = seconds(
+    "The longest such time. In between, it is twice the round-trip time. Later datagrams count as "
+    "lost.",
+    least="receipt_deadline_min",
+    most=60,
+)
+_MAX_DATAGRAM = whole(
+    "bytes",
+    "The largest datagram, if the packets of the path take it. Longer unreliable messages go on "
+    "streams; several short ones of a channel share a datagram, and its fate.",
+    least=1,
+    most=65_527,
+)
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """How this side sends and acknowledges messages. The peer may have other values."""
+
+    ack_delay: float = field(default=0.010, metadata=_ACK_DELAY)
+    receipt_deadline_min: float = field(default=0.050, metadata=_RECEIPT_DEADLINE_MIN)
+    receipt_deadline_max: float = field(default=1.0, metadata=_RECEIPT_DEADLINE_MAX)
+    max_datagram: int = field(default=65_527, metadata=_MAX_DATAGRAM)
+
+
+declare(Delivery)
+
+_DELIVERY = Delivery()
+
+
 @dataclass(frozen=True)
 class Config:
-    """How one side of a connection behaves. Applications set only the limits."""
+    """How one side of a connection behaves. Applications set only the limits and the delivery."""
 
     limits: Limits = field(default_factory=Limits)
 
     initial_limits: Limits = INITIAL_LIMITS
     """What both sides assume until the limits are stated; only tests set others."""
 
-    ack_delay: float = field(
-        default=0.010,
-        metadata=seconds("How long a receiver collects acknowledgements before it sends them."),
-    )
+    ack_delay: float = field(default=_DELIVERY.ack_delay, metadata=_ACK_DELAY)
     ack_every: int = field(
         default=64,
         metadata=whole(
@@ -148,12 +190,10 @@ class Config:
         ),
     )
     receipt_deadline_min: float = field(
-        default=0.050,
-        metadata=seconds("The shortest time for a datagram to arrive after its announcement."),
+        default=_DELIVERY.receipt_deadline_min, metadata=_RECEIPT_DEADLINE_MIN
     )
     receipt_deadline_max: float = field(
-        default=1.0,
-        metadata=seconds("The longest such time; later datagrams are of no use."),
+        default=_DELIVERY.receipt_deadline_max, metadata=_RECEIPT_DEADLINE_MAX
     )
     deadline_grain: float = field(
         default=0.005,
@@ -198,10 +238,7 @@ class Config:
             "and how long they then wait for it: a few round trips."
         ),
     )
-    max_datagram: int = field(
-        default=1_150,
-        metadata=whole("bytes", "Fits a QUIC packet of 1,200 bytes after all headers.", least=1),
-    )
+    max_datagram: int = field(default=_DELIVERY.max_datagram, metadata=_MAX_DATAGRAM)
     max_early_bytes: int = field(
         default=24 * MIB,
         metadata=whole(
@@ -348,3 +385,15 @@ def _derive_totals(values: dict[str, Any]) -> None:
 
 
 declare(Config, _derive_totals)
+
+
+def config_of(limits: Limits | None, delivery: Delivery | None) -> Config:
+    """Return the configuration with what an application sets."""
+    chosen = delivery or _DELIVERY
+    return Config(
+        limits=limits or Limits(),
+        ack_delay=chosen.ack_delay,
+        receipt_deadline_min=chosen.receipt_deadline_min,
+        receipt_deadline_max=chosen.receipt_deadline_max,
+        max_datagram=chosen.max_datagram,
+    )

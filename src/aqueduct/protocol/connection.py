@@ -22,7 +22,7 @@ from aqueduct.protocol.channels import Channels
 from aqueduct.protocol.config import Config
 from aqueduct.protocol.events import ConnectionEnded, Event, PeerHeaders
 from aqueduct.protocol.greeting import split_limits, with_limits
-from aqueduct.protocol.half import Context
+from aqueduct.protocol.half import Context, as_bytes
 from aqueduct.protocol.incoming import Incoming, dispatch, wrong_side
 from aqueduct.protocol.lineage import message_key
 from aqueduct.protocol.modes import Mode, check_mode, with_hint
@@ -191,6 +191,10 @@ class ConnectionCore:
     def handle_rtt(self, rtt: float) -> None:
         """Set the transport's smoothed round-trip time, in seconds."""
         self._context.rtt = rtt
+
+    def handle_datagram_limit(self, size: int) -> None:
+        """Set how many bytes of a datagram the transport can carry now (AQ-SEND-8)."""
+        self._context.out.max_datagram = min(size, self.config.max_datagram)
 
     def handle_excess(self, rule: str, reason: str, now: float) -> None:
         """Close the connection with LIMIT_EXCEEDED: the peer makes this side hold too much."""
@@ -592,10 +596,3 @@ class ConnectionCore:
             half = self._channels.halves.get(channel)
             assert isinstance(half, ReceivingHalf)
             half.report()
-
-
-def as_bytes(payload: object) -> bytes:
-    """Return the payload as bytes, which cannot change after it was sent."""
-    if isinstance(payload, bytes | bytearray | memoryview):
-        return bytes(payload)
-    raise LocalProtocolError(f"a payload is bytes, not {type(payload).__name__}")

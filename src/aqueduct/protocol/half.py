@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from aqueduct.protocol.config import Config
+from aqueduct.errors import LocalProtocolError
+from aqueduct.protocol.config import SAFE_DATAGRAM, Config
 from aqueduct.protocol.events import End, Event
 from aqueduct.protocol.flow import Credit
 from aqueduct.protocol.outgoing import Outgoing, OutgoingStream
@@ -55,7 +56,7 @@ class Context:
             max_headers=max(limits.max_headers, initial.max_headers),
             max_attachments=max(limits.max_attachments, initial.max_attachments),
         )
-        self.out = Outgoing(config.max_datagram)
+        self.out = Outgoing(min(config.max_datagram, SAFE_DATAGRAM))
         self.events: list[Event] = []
         self.timers = Timers()
         self.credit = Credit(config, self.timers)
@@ -111,3 +112,10 @@ class Half:
     def _emit(self, event: Event) -> None:
         if self.owner is Ownership.APPLICATION:
             self._context.events.append(event)
+
+
+def as_bytes(payload: object) -> bytes:
+    """Return the payload as bytes, which cannot change after it was sent."""
+    if isinstance(payload, bytes | bytearray | memoryview):
+        return bytes(payload)
+    raise LocalProtocolError(f"a payload is bytes, not {type(payload).__name__}")

@@ -91,15 +91,16 @@ class Outgoing:
         "_dirty",
         "_last_channel",
         "_last_route",
-        "_max_datagram",
         "_next_stream",
         "_resets",
+        "max_datagram",
         "version_acked",
     )
 
     def __init__(self, max_datagram: int) -> None:
         self.version_acked = False
-        self._max_datagram = max_datagram
+        self.max_datagram = max_datagram
+        """Bytes of the largest datagram."""
         self._next_stream = 0
         self._last_channel = -1
         self._last_route = b""
@@ -176,7 +177,7 @@ class Outgoing:
             if (
                 last.channel == channel
                 and not last.dead
-                and last.length + len(frame) <= self._max_datagram
+                and last.length + len(frame) <= self.max_datagram
             ):
                 last.chunks.append(frame)
                 last.length += len(frame)
@@ -192,7 +193,7 @@ class Outgoing:
     def fits_datagram(self, channel: int, length: int) -> bool:
         """Return whether a frame of this length fits a datagram."""
         version = 0 if self.version_acked else len(_VERSION)
-        return version + 1 + varint_size(channel) + length <= self._max_datagram
+        return version + 1 + varint_size(channel) + length <= self.max_datagram
 
     def drop_oldest_datagram(self, channel: int) -> tuple[int, int] | None:
         """Drop the channel's oldest unsent datagram; return the range of its numbers."""

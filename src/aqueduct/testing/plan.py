@@ -171,7 +171,7 @@ def draw_config(random: Random, initial: Limits) -> Config:
         limits=draw_limits(random),
         initial_limits=initial,
         max_unpacked=random.choice((0, 2, 20, 8_192)),
-        max_datagram=random.choice((750, 1_150, 1_150)),
+        max_datagram=random.choice((750, 1_150, 65_527)),
     )
 
 

@@ -21,12 +21,16 @@ from aqueduct.protocol.actions import (
     SendDatagram,
     WriteStream,
 )
+from aqueduct.protocol.config import SAFE_DATAGRAM
 from aqueduct.testing.clock import StuckTimer, VirtualClock
 from aqueduct.testing.faults import Faults
 from aqueduct.testing.recorder import RecordObserver
 from aqueduct.wire.chanid import Side
 
 RTT_PROBABILITY = 0.05
+DATAGRAM_LIMITS = (700, 1_170, 1_422, 15_970)
+"""Bytes of the largest datagram, as the path changes."""
+LIMIT_PROBABILITY = 0.05
 TURNS_AT_ONE_INSTANT = 1000
 
 
@@ -38,6 +42,7 @@ class Core(Protocol):
     def handle_datagram(self, data: bytes, now: float) -> None: ...
     def handle_timer(self, now: float) -> None: ...
     def handle_rtt(self, rtt: float) -> None: ...
+    def handle_datagram_limit(self, size: int) -> None: ...
     def handle_connection_lost(self, code: int, reason: str, by_peer: bool, now: float) -> None: ...
     def poll_actions(self) -> list[Action]: ...
     def next_timer(self) -> float | None: ...
@@ -169,17 +174,25 @@ class FakeQuic(VirtualQuic):
             (recorder, *others) for recorder, others in zip(recorders, observers, strict=True)
         )
         self._streams: tuple[dict[int, _StreamInFlight], dict[int, _StreamInFlight]] = ({}, {})
+        self._path_random = Random(repr(faults))
+        """Draws the sizes of datagrams, so that they do not change all other choices of a seed."""
+        self._largest = [SAFE_DATAGRAM, SAFE_DATAGRAM]
+        """The largest datagram that each core may send."""
 
     def flush(self, side: Side) -> None:
         """Send what the core of ``side`` queued, and set its timer."""
         core = self._cores[side]
+        packed_for = self._largest[side]
+        if self._path_random.random() < LIMIT_PROBABILITY:
+            self._largest[side] = self._path_random.choice(DATAGRAM_LIMITS)
+            core.handle_datagram_limit(self._largest[side])
         for action in core.poll_actions():
             if not self._alive[side]:
                 break
             if isinstance(action, WriteStream):
                 self._write(side, action.stream, action.data, action.fin)
             elif isinstance(action, SendDatagram):
-                self._send_datagram(side, action.data)
+                self._send_datagram(side, action.data, packed_for)
             elif isinstance(action, ResetStream):
                 self._reset(side, action.stream, action.code)
             else:
@@ -285,13 +298,15 @@ class FakeQuic(VirtualQuic):
 
     # Datagrams
 
-    def _send_datagram(self, side: Side, data: bytes) -> None:
+    def _send_datagram(self, side: Side, data: bytes, packed_for: int) -> None:
+        size, largest = len(data), self._largest[side]
+        assert size <= max(packed_for, largest), f"AQ-SEND-8: {size} bytes in one datagram"
         for observer in self._observers[side]:
             observer.datagram_written(data)
         faults = self.faults
         now = self.clock.now
         due = now + faults.delay + faults.jitter * self.random.random()
-        lost = self.random.random() < faults.loss
+        lost = self.random.random() < faults.loss or size > largest
         if lost or faults.blackout_end(now) is not None or faults.blackout_end(due) is not None:
             self.datagrams_lost += 1
             return

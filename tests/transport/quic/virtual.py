@@ -120,6 +120,9 @@ class TappedCore:
     def handle_bidirectional_stream(self, now: float) -> None:
         raise AssertionError("a bidirectional stream was opened")
 
+    def handle_datagram_limit(self, size: int) -> None:
+        self._core.handle_datagram_limit(size)
+
     def handle_timer(self, now: float) -> None:
         self._core.handle_timer(now)
 

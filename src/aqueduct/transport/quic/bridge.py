@@ -358,6 +358,7 @@ class Bridge:
             return False
         room = left = self._room()
         pieces = 0
+        largest = -1
         while resets and left > 0 and pieces < _PIECES and self.connected:
             self._reset_now(*resets.popleft())
             left -= _RESET_SIZE
@@ -370,8 +371,15 @@ class Bridge:
                 if not self.connected:
                     break  # AQ-EARLY-3: neither the datagram nor what is behind it
                 queue.take()
+                if largest < 0:
+                    largest = self.quic.datagram_limit()
+                    self.core.handle_datagram_limit(largest)
+                if len(entry) > largest:
+                    continue  # AQ-SEND-8: it counts as lost
                 left -= len(entry)
-                self._send_datagram(entry)
+                self.quic.send_datagram_frame(entry)
+                if self.observer is not None:
+                    self.observer.datagram_written(entry)
                 self._pieces = _PIECES  # a datagram may not fit where other frames do
             elif queue.dropped and entry.stream in queue.dropped:
                 queue.take()
@@ -473,12 +481,6 @@ class Bridge:
             self._stopped.discard(stream)
         return size or 1
 
-    def _send_datagram(self, data: bytes) -> None:
-        if self.connected:
-            self.quic.send_datagram_frame(data)
-            if self.observer is not None:
-                self.observer.datagram_written(data)
-
     def _reset(self, action: ResetStream) -> None:
         """Reset a stream; its waiting writes are skipped when they are next in the queue."""
         number = action.stream
@@ -557,6 +559,7 @@ class Bridge:
         elif isinstance(event, HandshakeCompleted):
             self.connected = True
             self._liveness.start(now)
+            core.handle_datagram_limit(self.quic.datagram_limit())
             self._was_polled_in_full = False  # packets of several kinds are due now
             if not self.quic.is_early:
                 self.unseen.reset()  # a handshake raises no events

@@ -16,6 +16,13 @@ from aqueduct.transport.quic.tls import (
 )
 
 _ACK_DELAY_EXPONENT = 3
+LONGEST_ID = 20
+"""Bytes of the longest connection id."""
+_PACKET_OVERHEAD = 1 + 2 + 16
+"""Bytes of a packet with a short header, besides its id and frames: flags, number, tag."""
+_LENGTH_SIZE = 2
+_MAX_SHORT_LENGTH = 16_383
+"""A datagram's frame has its length in two bytes up to here, and in four beyond."""
 _NO_IDLE_TIMEOUT = 86_400.0 * 365
 """Seconds of qh3's own idle timer, which never runs out: `Liveness` notices a silent peer."""
 
@@ -57,6 +64,23 @@ class NativeConnection(QuicConnection):
         parameters = self._applied_transport_parameters
         delay = None if parameters is None else parameters.max_ack_delay
         return 3 * (rtt or 0.0) + (25 if delay is None else delay) / 1_000
+
+    def datagram_limit(self) -> int:
+        """Return the bytes of a datagram that fits a packet of the current path (AQ-SEND-8).
+
+        qh3 must never get a larger one: it would be the first in the queue for good, and no packet
+        could be built. MTU discovery makes packets larger; they become smaller when packets of the
+        first flight are lost, and on another path.
+        """
+        core, tls = self._core, self._tls
+        if core is None:
+            return 0
+        remote = tls.remote_initial_source_connection_id if tls is not None else None
+        packet: int = core.active_path[5]
+        frame = packet - _PACKET_OVERHEAD - (LONGEST_ID if remote is None else len(remote))
+        frame = min(frame, self._remote_max_datagram_frame_size or 0)
+        size = frame - 1 - _LENGTH_SIZE
+        return size if size <= _MAX_SHORT_LENGTH else max(_MAX_SHORT_LENGTH, size - 2)
 
     def statistics(self) -> dict[str, float]:
         """Return counters of the native connection."""
