@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 import aqueduct
+from aqueduct.errors import CloseCode, WouldBlock
 from aqueduct.observe import NullObserver
 from aqueduct.protocol.connection import Mode
-from aqueduct.protocol.events import Delivered, Undelivered
+from aqueduct.protocol.events import ConnectionEnded, Delivered, Undelivered
 from aqueduct.testing.faults import Faults
 from aqueduct.testing.pair import Pair
 from aqueduct.transport.quic.bridge import Bridge
@@ -186,3 +188,67 @@ async def test_on_loopback_datagrams_have_nearly_16_kb() -> None:
 async def test_an_application_can_choose_smaller_datagrams(address: str) -> None:
     sizes = await sizes_to(address, delivery=aqueduct.Delivery(max_datagram=1_050))
     assert sizes == [1_008] * 50 or 1_000 < max(sizes) <= 1_050
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+def test_a_path_that_loses_large_packets_ends_the_connection(
+    monkeypatch: pytest.MonkeyPatch, mode: Mode
+) -> None:
+    """AQ-CODE-4: otherwise pings would keep it open, and messages would wait for ever."""
+    pair, network = narrow_pair(monkeypatch, 1_452)
+    pair.client.set_mode(ENTRYPOINT, mode)
+    for size in (100, 5_000):
+        for _ in range(5):
+            pair.client.send(ENTRYPOINT, bytes(size))
+    pair.run(2.0)
+    assert sum(numbers(pair, Delivered, reliable=which) for which in (True, False)) == 10
+    network.mtu = 1_300
+    for _ in range(20):
+        pair.client.send(ENTRYPOINT, bytes(5_000))
+    pair.run(45.0)
+    (end,) = pair.client.events_of(ConnectionEnded)
+    if end.by_peer:  # which had no ack either, because those share the large packets
+        assert end.code == CloseCode.IDLE
+    else:
+        assert end.code == CloseCode.TRANSPORT
+        assert end.reason.startswith("packets over 1,200 bytes no longer arrive")
+
+
+def test_unreliable_messages_on_such_a_path_are_told_as_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """AQ-SEND-8."""
+    pair, network = narrow_pair(monkeypatch, 1_452)
+    network.mtu = 1_300
+    for size in (1_000, 1_400):
+        for _ in range(10):
+            pair.client.send(ENTRYPOINT, bytes(size))
+            pair.run(0.05)
+    pair.run(2.0)
+    assert numbers(pair, Delivered, reliable=False) == 10
+    assert numbers(pair, Undelivered, reliable=False) == 10
+
+
+@pytest.mark.parametrize("loss", [0.1, 0.3])
+def test_a_lossy_path_is_not_taken_for_one(monkeypatch: pytest.MonkeyPatch, loss: float) -> None:
+    pair, network = narrow_pair(monkeypatch, 1_452)
+    pair.client.set_mode(ENTRYPOINT, Mode.ORDERED)
+    network.faults = Faults(delay=0.01, loss=loss)
+    for _ in range(600):
+        with suppress(WouldBlock):
+            pair.client.send(ENTRYPOINT, bytes(1_500))
+        pair.run(0.1)
+        pair.server.take(ENTRYPOINT)
+    assert not pair.client.events_of(ConnectionEnded)
+
+
+def test_a_network_that_was_down_is_not_taken_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its large datagrams are lost, and only small ones follow."""
+    pair, network = narrow_pair(monkeypatch, 1_452)
+    for size, faults in ((1_400, Faults(delay=0.01, loss=1.0)), (10, Faults(delay=0.01))):
+        network.faults = faults
+        for _ in range(80):
+            pair.client.send(ENTRYPOINT, bytes(size))
+            pair.run(0.1 if faults.loss else 1.0)
+            pair.server.take(ENTRYPOINT)
+    assert not pair.client.events_of(ConnectionEnded)

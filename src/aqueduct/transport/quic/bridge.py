@@ -172,6 +172,10 @@ class Bridge:
             self._liveness.stop()
             return
         verdict = self._liveness.check(now)
+        if self.quic.black_hole.lasts(self._liveness.timeout()):
+            reason = "packets over 1,200 bytes no longer arrive; the path may have changed"
+            self._lose(CloseCode.TRANSPORT, reason, now)
+            return
         if verdict is Verdict.PING:
             self._ping(now)
         elif verdict is Verdict.DEAD:

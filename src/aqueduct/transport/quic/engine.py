@@ -17,6 +17,7 @@ from qh3.quic.packet import QuicErrorCode
 from qh3.tls import Epoch, SessionTicket
 
 from aqueduct.transport.address import Address
+from aqueduct.transport.quic.black_hole import BlackHole
 from aqueduct.transport.quic.native import NativeConnection
 from aqueduct.transport.quic.peer_address import (
     CHOICE,
@@ -89,6 +90,7 @@ class Engine(NativeConnection):
         self._issued: list[SessionTicket] = []
         self.heard_at = 0.0
         """When the last authenticated packet came, from the end of the handshake on."""
+        self.black_hole = BlackHole()
         self.has_lost = False
         """Whether packets were lost, or seemed to be, on this connection."""
         self._was_early = False
@@ -362,7 +364,11 @@ class Engine(NativeConnection):
         try:
             is_known = address == addresses.at and addresses.checking is None
             name = addresses.name if is_known else addresses.name_for(address, now)
+            if self.has_lost:
+                self.black_hole.begin(self._core, now)
             report = self._core.receive_gro_buffer(data, segment, name, now)
+            if self.has_lost:
+                self.black_hole.end(self._core, now)
         except RuntimeError as error:
             raise QuicConnectionError(QuicErrorCode.INTERNAL_ERROR, None, str(error)) from None
         if report[_NEW_PACKETS]:
