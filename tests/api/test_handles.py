@@ -561,3 +561,23 @@ async def test_a_call_without_a_field_it_needs_raises_and_leaves_nothing_open() 
     gc.collect()
     tx.finish()
     rx.close()
+
+
+async def test_many_messages_are_sent_in_order_and_counted() -> None:
+    tx, rx = channel(int, capacity=10_000)
+    assert await tx.send_many(range(5_000)) == 5_000
+    tx.finish()
+    assert [number async for number in rx] == list(range(5_000))
+
+
+async def test_a_batch_that_fails_says_how_much_of_it_was_sent() -> None:
+    tx, rx = channel(int, capacity=3)
+    with pytest.raises(TimeoutError) as late:
+        await tx.send_many(range(10), timeout=0.01)
+    assert late.value.__notes__ == ["3 messages were sent before"]
+    assert await rx.receive_many() == [0, 1, 2]
+    rx.close()
+    with pytest.raises(ReceiverClosed) as closed:
+        await tx.send_many([7])
+    assert closed.value.__notes__ == ["0 messages were sent before"]
+    assert closed.value.payload == 7

@@ -126,6 +126,17 @@ async def test_a_connection_is_refused_in_another_loop_and_stays_usable(
         assert await server.entrypoint.receive() == b"y"
 
 
+@pytest.mark.parametrize("name", ["accept", "close", "drain"])
+async def test_a_server_is_refused_in_another_loop_and_stays_usable(
+    name: str, own_certificates: None
+) -> None:
+    async with aqueduct.serve("memory://", tls=aqueduct.dev_tls()) as server:
+        with pytest.raises(LocalProtocolError, match="this server belongs to another event loop"):
+            elsewhere(getattr(server, name))
+        async with aqueduct.connect(server.address, trust=aqueduct.dev_trust()):
+            assert (await server.accept()).is_open
+
+
 async def test_a_thread_without_a_loop_is_refused(own_certificates: None) -> None:
     async with sending() as (sender, receiver):
         with pytest.raises(LocalProtocolError, match=r"loop\.call_soon_threadsafe"):

@@ -73,6 +73,8 @@ async def channels() -> None:
     aqueduct.channel(int, mode="ordered")  # type: ignore[call-overload]
     aqueduct.oneshot(int, priority="high")  # type: ignore[call-overload]
     assert_type(aqueduct.channel(int, priority=0).sender.priority, int)
+    assert_type(await aqueduct.channel(int).sender.send_many([1, 2]), int)
+    assert_type(blocking.channel(int).sender.send_many([1, 2]), int)
     assert_type(blocking.channel(int, priority=0).sender.priority, int)
     tx.priority = "high"  # type: ignore[assignment]
     assert_type(aqueduct.channel(int, encode=True).receiver, aqueduct.Receiver[int])
@@ -221,7 +223,7 @@ async def server() -> None:
         assert_type(running.address, str)
         async for connection in running:
             assert_type(connection, aqueduct.ServerConnection[Sum])
-        assert_type(await running.accept(), aqueduct.ServerConnection[Sum] | None)
+        assert_type(await running.accept(), aqueduct.ServerConnection[Sum])
         asyncio.ensure_future(running.run(handle_any)).cancel()
         await running.run(handle)
         await running.drain(1.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from types import TracebackType
 from typing import (
     TYPE_CHECKING,
@@ -18,6 +18,7 @@ from aqueduct.api.half import Handle, check_attach
 from aqueduct.codec import ChannelHalf, CodecClass
 from aqueduct.codec.registry import for_reply
 from aqueduct.errors import (
+    AqueductError,
     ChannelError,
     DecodeError,
     EndOfChannel,
@@ -144,6 +145,27 @@ class Sender(Handle, Generic[T]):
         except ChannelError as error:
             error.payload = value
             raise
+
+    async def send_many(
+        self,
+        values: Iterable[T],
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109 -- as for threads
+    ) -> int:
+        """Send messages in order, waiting for credit, and return how many.
+
+        ``timeout`` is for all of them. An error has a note that says how many were sent before it.
+        """
+        sent = 0
+        try:
+            async with asyncio.timeout(timeout):
+                for value in values:
+                    await self.send(value)
+                    sent += 1
+        except (AqueductError, TimeoutError) as error:
+            error.add_note(f"{sent} messages were sent before")
+            raise
+        return sent
 
     def finish(self) -> None:
         """End the channel: the receiver gets `EndOfChannel` after the last message.

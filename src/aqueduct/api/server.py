@@ -19,13 +19,19 @@ from aqueduct.api.connection import (
 from aqueduct.api.handles import CONCURRENCY, Receiver
 from aqueduct.codec import CodecClass, codec_for
 from aqueduct.codec.registry import choose, codec_of_peer, reason_to_refuse
-from aqueduct.errors import AqueductError, CloseCode, ConnectionLost, EndOfChannel
+from aqueduct.errors import (
+    AqueductError,
+    CloseCode,
+    ConnectionLost,
+    EndOfChannel,
+    LocalProtocolError,
+)
 from aqueduct.observe.base import ObserverFactory
 from aqueduct.protocol.budget import Budget
 from aqueduct.protocol.config import Delivery, Limits, config_of
 from aqueduct.protocol.connection import ConnectionCore
 from aqueduct.runtime.headers import Headers, to_pairs
-from aqueduct.runtime.waiters import Waiters
+from aqueduct.runtime.waiters import OTHER_LOOP, Waiters, is_foreign
 from aqueduct.security import ServerTLS
 from aqueduct.transport.address import Address
 from aqueduct.transport.base import Listener, Transport
@@ -105,6 +111,7 @@ class Server(Generic[T]):
         self._ended: dict[ServerConnection[T], int] = {}
         """Those of them that have ended, and the bytes that they left for the application."""
         self._arrived = Waiters()
+        self._loop = asyncio.get_running_loop()
         self._is_closed = False
         self._has_forgotten = False
         self._connections: set[ServerConnection[T]] = set()
@@ -128,7 +135,7 @@ class Server(Generic[T]):
         request, so that one bad request or lost answer does not.
         """
         async with asyncio.TaskGroup() as group:
-            while (connection := await self.accept()) is not None:
+            while (connection := await self._next_connection()) is not None:
                 group.create_task(self._handle(handler, connection))
                 del connection  # otherwise it stays alive until the next client connects
 
@@ -148,8 +155,19 @@ class Server(Generic[T]):
 
         await self.run(handle)
 
-    async def accept(self) -> ServerConnection[T] | None:
-        """Wait for the next connection and return it; return None when the server is closed."""
+    async def accept(self) -> ServerConnection[T]:
+        """Wait for the next connection, and return it.
+
+        Raises `EndOfChannel` once the server is closed.
+        """
+        connection = await self._next_connection()
+        if connection is None:
+            raise EndOfChannel("the server was closed")
+        return connection
+
+    async def _next_connection(self) -> ServerConnection[T] | None:
+        """Wait for the next connection; return None once the server is closed."""
+        self._check_loop()
         while not self._ready:
             if self._is_closed:
                 return None
@@ -159,19 +177,25 @@ class Server(Generic[T]):
         self._listener.unclaimed = len(self._ended)
         return connection
 
+    def _check_loop(self) -> None:
+        if is_foreign(self._loop):
+            raise LocalProtocolError(f"this server belongs to {OTHER_LOOP}")
+
     async def __aiter__(self) -> AsyncIterator[ServerConnection[T]]:
-        while (connection := await self.accept()) is not None:
+        while (connection := await self._next_connection()) is not None:
             yield connection
             del connection  # do not keep it alive until the next client connects
 
     async def drain(self, grace: float = 10.0) -> None:
         """Stop accepting, wait up to ``grace`` seconds for connections to finish, then close."""
+        self._check_loop()
         self._listener.stop_accepting()
         await asyncio.gather(*(one.drain(grace) for one in self.connections))
         await self.close()
 
     async def close(self) -> None:
         """Close all connections, and free the address."""
+        self._check_loop()
         self._listener.stop_accepting()
         self._is_closed = True
         self._arrived.wake_all()

@@ -124,10 +124,7 @@ class Server(BlockingTwin[servers.Server[T]], Generic[T]):
         """Wait for the next connection; raises `EndOfChannel` once the server is closed."""
 
         async def accept() -> ServerConnection[T]:
-            connection = await self._inner.accept()
-            if connection is None:
-                raise EndOfChannel("the server was closed")
-            return ServerConnection(connection, self._background)
+            return ServerConnection(await self._inner.accept(), self._background)
 
         return self._background.run(accept(), timeout)
 
