@@ -5,7 +5,7 @@ import socket
 import pytest
 
 from aqueduct.errors import ConnectError
-from aqueduct.transport.address import resolve, split_address
+from aqueduct.transport.address import format_address, resolve, split_address
 
 
 @pytest.mark.parametrize(
@@ -37,6 +37,12 @@ def test_a_malformed_port_is_an_error_that_names_the_address(text: str) -> None:
 def test_an_ipv6_address_needs_brackets(text: str) -> None:
     with pytest.raises(ConnectError, match=r"in brackets: \[::1\]:4433"):
         split_address(text)
+
+
+def test_a_shown_address_can_be_parsed_again() -> None:
+    assert format_address(("::1", 9)) == "[::1]:9"
+    assert format_address(("host", 9)) == "host:9"
+    assert split_address(format_address(("::1", 9))) == ("::1", 9)
 
 
 async def test_a_resolved_address_has_its_family() -> None:

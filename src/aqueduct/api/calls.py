@@ -16,6 +16,7 @@ from aqueduct.errors import CallError, CallTimeout, ChannelError, WouldBlock
 from aqueduct.runtime.call_headers import DEADLINE_EXCEEDED, timeout_header
 from aqueduct.runtime.ports import UNFILLED
 from aqueduct.runtime.send_port import NetworkSendPort
+from aqueduct.transport.address import format_address
 
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
@@ -126,8 +127,7 @@ def _address_of(sender: Sender[Any]) -> str:
     port = sender._port
     if not isinstance(port, NetworkSendPort):
         return "a channel of this process"
-    host, number = port.driver.transport.peer
-    return f"{host}:{number}"
+    return format_address(port.driver.transport.peer)
 
 
 @lru_cache(maxsize=1024)

@@ -19,6 +19,7 @@ from aqueduct.api.handles import Sender
 from aqueduct.cli import options, running
 from aqueduct.errors import AqueductError, ConnectionLost
 from aqueduct.security import Trust
+from aqueduct.transport.address import format_address
 
 
 class Ping(msgspec.Struct):
@@ -88,10 +89,10 @@ class PingRun:
             )
             async with connecting as connection:
                 self.connect_time = time.perf_counter() - start
-                host, port = connection.peer
+                where = format_address(connection.peer)
                 if not self.as_json:
                     running.notes.print(
-                        f"connected to {host}:{port} in {1000 * self.connect_time:.1f} ms"
+                        f"connected to {where} in {1000 * self.connect_time:.1f} ms"
                     )
                 await running.until(stop, self._ping_all(connection))
         self._report()
