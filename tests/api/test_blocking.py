@@ -247,6 +247,33 @@ def test_flush_and_receipts_report_delivery(address: str) -> None:
             assert connection.statistics()["channels"] >= 2
 
 
+def test_nothing_is_received_after_the_cancel_has_arrived(own_certificates: None) -> None:
+    """AQ-CANCEL-5: also not what was read ahead."""
+    with (
+        blocking.serve("127.0.0.1:0", Sum, tls=aqueduct.dev_tls()) as server,
+        connected(server.address, Sum) as connection,
+    ):
+        tx, rx = blocking.channel(int)
+        reply, answer = blocking.oneshot(int)
+        connection.entrypoint.send(Sum(rx, reply))
+        with server.accept(SECONDS) as accepted, answer:
+            request = accepted.entrypoint.receive(SECONDS)
+            request.reply.cancel()
+            theirs = request.numbers
+            tx.send_many(range(1_000))
+            tx.flush(SECONDS)
+            assert theirs.receive(SECONDS) == 0
+            assert theirs.receive(SECONDS) == 1
+            assert theirs._ahead
+            tx.cancel()
+            tx.wait_closed(SECONDS)
+            with pytest.raises(aqueduct.ChannelCancelled):
+                theirs.receive(SECONDS)
+            with pytest.raises(aqueduct.ChannelCancelled):
+                theirs.receive_many(timeout=SECONDS)
+            assert theirs.statistics() == {"received": 2, "queued": 0}
+
+
 def test_a_sender_learns_that_its_receiver_was_closed(address: str) -> None:
     with connected(address) as connection:
         tx, rx = blocking.channel(int)

@@ -21,11 +21,12 @@ from aqueduct import (
     ConnectionLost,
     DecodeError,
     EndOfChannel,
+    Receiver,
     Sender,
     WouldBlock,
 )
 from aqueduct.runtime.receive_port import _BATCH, _BATCH_BYTES
-from tests.api.joined import GiveSender, joined, receiving, sending
+from tests.api.joined import SECONDS, GiveReceiver, GiveSender, joined, receiving, sending
 from tests.processes.peers import eventually
 
 BAD = b"\xc1"
@@ -376,3 +377,90 @@ async def test_receipts_of_messages_queued_before_report_delivery() -> None:
         assert not dropped.done()
         receiver.close()
         assert await dropped is LOST
+
+
+# -- cancel ----------------------------------------------------------------------------------------
+
+
+async def cancelled(receiver: Receiver[Any]) -> None:
+    await eventually(receiver._port.was_cancelled, "the cancel arrives")
+
+
+READS: dict[str, Callable[[Receiver[Any]], Awaitable[Any]]] = {
+    "receive": Receiver.receive,
+    "message": Receiver.receive_message,
+    "many": Receiver.receive_many,
+}
+
+
+@pytest.mark.parametrize("way", READS)
+async def test_nothing_is_received_after_the_cancel_has_arrived(way: str) -> None:
+    """AQ-CANCEL-5: 255 messages had been taken with the first."""
+    async with sending(int) as (sender, receiver):
+        await arrive(sender, list(range(1_000)))
+        assert await receiver.receive() == 0
+        assert receiver.statistics()["queued"] > 200
+        sender.cancel()
+        await cancelled(receiver)
+        with pytest.raises(ChannelCancelled):
+            await READS[way](receiver)
+        with pytest.raises(ChannelCancelled):
+            receiver.receive_nowait()
+        assert receiver.statistics() == {"received": 1, "queued": 0}
+
+
+async def test_a_loop_over_a_receiver_stops_at_the_cancel() -> None:
+    """AQ-CANCEL-5: also between two messages that were decoded together."""
+    async with sending(int) as (sender, receiver):
+        await arrive(sender, list(range(1_000)))
+        got = []
+
+        async def read() -> None:
+            async for number in receiver:
+                got.append(number)
+                if number == 9:
+                    sender.cancel()
+                    await cancelled(receiver)
+
+        with pytest.raises(ChannelCancelled):
+            await read()
+        assert got == list(range(10))
+
+
+async def test_halves_in_messages_that_a_cancel_discards_are_ended() -> None:
+    """AQ-CLOSE-4 and AQ-CANCEL-5; their credit is returned, too."""
+    async with joined(GiveReceiver[GiveSender[int]]) as (client, server):
+        sender, receiver = aqueduct.channel(GiveSender[int])
+        await client.entrypoint.send(GiveReceiver(receiver))
+        theirs = (await server.entrypoint.receive()).half
+        answers = []
+        for _ in range(3):
+            reply, answer = aqueduct.oneshot(int)
+            sender.send_nowait(GiveSender(reply))
+            answers.append(answer)
+        await sender.flush()
+        kept = (await theirs.receive()).half
+        sender.cancel()
+        await cancelled(theirs)
+        for answer in answers[1:]:
+            with pytest.raises(ChannelCancelled):
+                await asyncio.wait_for(answer.receive(), SECONDS)
+        await kept.send(7)  # this one had been received
+        assert await answers[0].receive() == 7
+        await eventually(lambda: server.statistics()["channels"] == 1, "all channels end")
+        assert server.statistics()["held_bytes"] == 0
+        gc.collect()
+
+
+async def test_a_cancel_discards_what_was_queued_while_the_channel_was_local() -> None:
+    """AQ-CANCEL-5."""
+    async with joined(GiveSender[int]) as (client, server):
+        sender, receiver = aqueduct.channel(int)
+        receipt = await sender.send(1, receipt=True)
+        await client.entrypoint.send(GiveSender(sender))
+        (await server.entrypoint.receive()).half.cancel()
+        await cancelled(receiver)
+        assert receipt is not None
+        assert await receipt is LOST
+        with pytest.raises(ChannelCancelled):
+            await receiver.receive()

@@ -307,6 +307,27 @@ MUTANTS = [
         "        out.drop_datagrams",
     ),
     Mutant(
+        "a cancel does not reset the streams of unordered messages",
+        "protocol/sender.py",
+        "            for stream in self._singles.values():\n"
+        "                out.reset(stream, code)\n",
+        "",
+    ),
+    Mutant(
+        "prefetched messages are received after a cancel",
+        "runtime/receive_port.py",
+        "            self._discard()  # AQ-CANCEL-5\n",
+        "            pass\n",
+        seeds="0:3000",
+    ),
+    Mutant(
+        "halves in prefetched messages are not ended by a cancel",
+        "runtime/receive_port.py",
+        "                self.driver.abandon(entry)\n",
+        "                pass\n",
+        seeds="0:3000",
+    ),
+    Mutant(
         "a cancel keeps the receiver's queue",
         "protocol/receiver.py",
         "        self._end = End.CANCELLED\n        self._emit_end(End.CANCELLED)\n"

@@ -101,6 +101,30 @@ def a_cancel() -> Record:
     return _end(pair)
 
 
+def a_cancel_of_an_unordered_sender() -> Record:
+    """Unordered messages, each on a finished stream, that are cancelled before their ack."""
+    pair = Pair(delay=0.02)
+    pair.run(0.2)
+    pair.client.set_mode(ENTRYPOINT, Mode.UNORDERED)
+    pair.client.send(ENTRYPOINT, b"zero")
+    pair.flush()
+    pair.client.cancel(ENTRYPOINT)
+    return _end(pair)
+
+
+def a_queue_dropped_by_a_cancel() -> Record:
+    """A taken message that carries a receiver, on a channel that is then cancelled."""
+    pair = Pair(delay=0.02)
+    pair.run(0.2)
+    (child,) = pair.client.send_message(ENTRYPOINT, b"", attach=[TO_PEER]).channels
+    pair.run(0.1)
+    pair.server.take(ENTRYPOINT)
+    pair.client.cancel(ENTRYPOINT)
+    pair.run(0.1)
+    pair.client.finish(child)
+    return _end(pair)
+
+
 def a_queue_dropped_unread() -> Record:
     """A receiver closed with a message queued that carries both halves."""
     pair = Pair(delay=0.02)

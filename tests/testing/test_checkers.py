@@ -19,6 +19,7 @@ from aqueduct.testing.record import (
     EventRaised,
     FrameArrived,
     FrameSent,
+    MessageReceived,
     MessageTaken,
     Record,
     RecordEntry,
@@ -172,6 +173,16 @@ CASES: list[tuple[str, Callable[[], Record], Doctor]] = [
     ("taken before end", scenes.three_messages, move(took(2), 99.0)),
     ("taken after arrival", scenes.three_messages, move(took(0), 0.101)),
     ("one fate", scenes.three_messages, repeat(saw(Delivered))),
+    (
+        "nothing received after cancel",
+        scenes.a_cancel,
+        add(MessageReceived(99.0, Side.SERVER, CHILD, 0)),
+    ),
+    (
+        "prefetched halves are ended",
+        scenes.a_queue_dropped_by_a_cancel,
+        add(CommandCalled(0.0, Side.SERVER, "prefetch", ENTRYPOINT)),
+    ),
     ("both ends agree", scenes.three_messages, drop(saw(Delivered), 1)),
     ("delivered after ack", scenes.three_messages, move(saw(Delivered), 0.111)),
     (
@@ -340,6 +351,14 @@ def test_a_cancel_leaves_no_stream_open() -> None:
     record = scenes.a_cancel()
     drop(lambda entry: isinstance(entry, StreamEnded) and entry.reset is not None)(record)
     assert "is open after the cancel" in str(check(record))
+
+
+def test_a_cancel_resets_the_finished_streams_of_unordered_messages() -> None:
+    """AQ-CANCEL-1."""
+    record = scenes.a_cancel_of_an_unordered_sender()
+    assert check(record) == []
+    drop(lambda entry: isinstance(entry, StreamEnded) and entry.reset is not None)(record)
+    assert "was not reset by the cancel" in str(check(record))
 
 
 def test_a_close_by_the_application_is_a_cause() -> None:

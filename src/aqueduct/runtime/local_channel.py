@@ -288,6 +288,9 @@ class LocalReceivePort:
         """Return whether this half was ended, so that it cannot be sent away."""
         return self.channel.closed
 
+    def was_cancelled(self) -> bool:
+        return self.channel.cancelled
+
     def is_open(self) -> bool:
         channel = self.channel
         ended = (channel.finished and not channel.queue) or channel.cancelled

@@ -272,6 +272,9 @@ class ReceivePort(Protocol):
     def close(self) -> None:
         """Stop receiving."""
 
+    def was_cancelled(self) -> bool:
+        """Return whether the sender has cancelled the channel."""
+
     def is_open(self) -> bool:
         """Return whether a message may still come."""
 
@@ -325,6 +328,8 @@ class MovedPort:
     def is_open(self) -> bool:
         """Return False."""
         return False
+
+    was_cancelled = is_open
 
     def describe(self) -> Description:
         """Return what `repr` shows."""

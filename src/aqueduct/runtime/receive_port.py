@@ -169,17 +169,15 @@ class NetworkReceivePort:
         self.driver.check_loop()
         self.driver.touch()
         self.closed = True
-        for entry in (*self._batch, *(self._rescued or ())):
-            if isinstance(entry, MessageFrame):
-                self.driver.abandon(entry)
-        if self.leftover:
-            discard(self.leftover)
-        self._drop()
+        self._discard()
         if self.driver.observer is not None and self.ended is None:
             self.driver.observer.receiver_closed(self.channel)
         self.core.close(self.channel, self.driver.time)
         self.driver.forget_port(self)  # the core raises no more events for a closed receiver
         self.arrived.wake_all()
+
+    def was_cancelled(self) -> bool:
+        return self.ended is not None and self.ended.how is End.CANCELLED
 
     def is_open(self) -> bool:
         if self.closed or (self.oneshot and self.received) or self.driver.ended is not None:
@@ -213,9 +211,20 @@ class NetworkReceivePort:
     def handle_end(self, event: ReceiverEnded) -> None:
         """Wake all tasks: the core has ended this channel."""
         self.ended = event
+        if event.how is End.CANCELLED:
+            self._discard()  # AQ-CANCEL-5
         self.arrived.wake_all()
 
     # -- inside -----------------------------------------------------------------------------------
+
+    def _discard(self) -> None:
+        """Discard what the application has not received, and end the halves in it (AQ-CLOSE-4)."""
+        for entry in (*self._batch, *(self._rescued or ())):
+            if isinstance(entry, MessageFrame):
+                self.driver.abandon(entry)
+        if self.leftover:
+            discard(self.leftover)
+        self._drop()
 
     def _drop(self) -> None:
         """Discard messages that were taken from the core and not received."""

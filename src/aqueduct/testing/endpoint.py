@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from aqueduct.errors import AqueductError, CloseCode
 from aqueduct.observe.base import Observer
 from aqueduct.protocol.connection import Attach, ConnectionCore, Give, Mode, SentMessage
 from aqueduct.protocol.events import Event
+from aqueduct.runtime.ports import NOTHING, Message
+from aqueduct.runtime.receive_port import NetworkReceivePort
 from aqueduct.testing.checkers.rules import SAFE_DATAGRAM_SIZE
 from aqueduct.testing.clock import VirtualClock
 from aqueduct.testing.record import (
@@ -17,11 +19,12 @@ from aqueduct.testing.record import (
     AttachedChannel,
     CommandCalled,
     CoreFault,
+    MessageReceived,
     MessageSent,
     RecordEntry,
     SendFailed,
 )
-from aqueduct.wire.chanid import ENTRYPOINT
+from aqueduct.wire.chanid import ENTRYPOINT, sender_of
 from aqueduct.wire.frames import MessageFrame, MessageRun
 from aqueduct.wire.primitives import HeaderPairs, headers_size
 
@@ -84,6 +87,11 @@ class SimulatedEndpoint:
         self._observers = observers
         self._counters: dict[int, SendCounter] = {}
         self._modes: dict[int, Mode] = {}
+
+    @property
+    def now(self) -> float:
+        """The virtual time."""
+        return self._clock.now
 
     def accept(self, headers: HeaderPairs = ()) -> None:
         """Accept the client."""
@@ -190,6 +198,15 @@ class SimulatedEndpoint:
         """
         now = self._clock.now
         taken = self._guard("take", lambda: self.core.take(channel, limit, now))
+        messages = self.record_taken(channel, taken)
+        if len(messages) > limit:
+            self._entries.append(CoreFault(now, self.side, f"take gave {len(messages)} of {limit}"))
+        return messages
+
+    def record_taken(
+        self, channel: int, taken: Sequence[MessageFrame | MessageRun]
+    ) -> list[MessageFrame]:
+        """Record messages that were taken from the core, and return each of them."""
         messages: list[MessageFrame] = []
         for item in taken:
             if isinstance(item, MessageRun):
@@ -202,9 +219,31 @@ class SimulatedEndpoint:
         for message in messages:
             for attachment in message.attachments:
                 self._modes[attachment.channel] = stated_mode(attachment.headers)
-        if len(messages) > limit:
-            self._entries.append(CoreFault(now, self.side, f"take gave {len(messages)} of {limit}"))
         return messages
+
+    def record_prefetch(self, channel: int) -> None:
+        """Record that a port prefetches the messages of a receiver."""
+        self._entries.append(CommandCalled(self.now, self.side, "prefetch", channel))
+
+    def receive(self, channel: int, port: NetworkReceivePort) -> Message[bytes] | None:
+        """Receive one message from a port, or return None if it has none.
+
+        Raises the end of the channel. The next ``gather`` collects the events, as after ``take``.
+        """
+        message = self._guard("receive", port.pop_message)
+        if message is NOTHING:
+            return None
+        self._entries.append(MessageReceived(self.now, self.side, channel, message.number))
+        return cast("Message[bytes]", message)
+
+    def abandon(self, channel: int) -> None:
+        """End a half that no application got; the caller's ``gather`` collects the events."""
+        if sender_of(channel) == self.side:
+            self._entries.append(CommandCalled(self.now, self.side, "cancel", channel))
+            self._guard("cancel", lambda: self.core.cancel(channel, self.now))
+        else:
+            self._entries.append(CommandCalled(self.now, self.side, "close", channel))
+            self._guard("close", lambda: self.core.close(channel, self.now))
 
     def leave(self) -> None:
         """Leave in good order, as a client."""
@@ -221,12 +260,13 @@ class SimulatedEndpoint:
 
     def gather(self) -> None:
         """Collect the events of the core; the network calls this after each input."""
-        for event in self.core.poll_events():
-            for observer in self._observers:
-                observer.events_raised((event,), self._counters)
-            self.events.append(event)
-            if self.on_event is not None:
-                self.on_event(event)
+        while events := self.core.poll_events():
+            for event in events:
+                for observer in self._observers:
+                    observer.events_raised((event,), self._counters)
+                self.events.append(event)
+                if self.on_event is not None:
+                    self.on_event(event)
 
     def events_of(self, kind: type[Result]) -> list[Result]:
         """Return the events of one class so far."""

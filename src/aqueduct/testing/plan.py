@@ -45,6 +45,8 @@ class WorkloadPlan:
     oneshot: float
     eager: float
     """A receiver is drained as soon as it is readable."""
+    prefetch: float
+    """A port prefetches the messages of a receiver, as in a real connection."""
     take_limit: int
     """The maximum that a receiver takes at once if it is not eager."""
     spare_entrypoint: float
@@ -104,6 +106,7 @@ def _draw_common(random: Random) -> WorkloadPlan:
         headers=random.choice((0.0, 0.2)),
         oneshot=random.choice((0.0, 0.2, 0.6)),
         eager=random.choice((0.1, 0.6, 1.0)),
+        prefetch=random.choice((0.0, 0.3, 0.8)),
         take_limit=random.choice((1, 3, 20)),
         spare_entrypoint=random.choice((0.5, 0.9, 1.0)),
         unclaimed=random.choice((0.0, 0.05, 0.3)),

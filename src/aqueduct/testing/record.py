@@ -195,6 +195,17 @@ class MessageTaken(RecordEntry):
 
 
 @dataclass(slots=True)
+class MessageReceived(RecordEntry):
+    """The application received a message from the port that had taken it."""
+
+    channel: int
+    number: int
+
+    def __str__(self) -> str:
+        return f"   receives message {self.number} from {describe(self.channel)}"
+
+
+@dataclass(slots=True)
 class EventRaised(RecordEntry):
     """The core raised an event for the application."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -17,10 +17,12 @@ from aqueduct.protocol.events import (
     SenderEnded,
     Writable,
 )
+from aqueduct.runtime.receive_port import NetworkReceivePort
 from aqueduct.testing.endpoint import CoreFailed, SimulatedEndpoint, stated_mode
 from aqueduct.testing.plan import WorkloadPlan
+from aqueduct.testing.ports import PortDriver
 from aqueduct.wire.chanid import ENTRYPOINT, Side, is_oneshot, sender_of
-from aqueduct.wire.frames import MessageFrame
+from aqueduct.wire.frames import Attachment
 from aqueduct.wire.primitives import HeaderPairs
 
 POOL = Random("payloads").randbytes(16_384)
@@ -39,6 +41,8 @@ class SenderHandle:
     sent: int = 0
     open: bool = True
     blocked: bool = False
+    hidden: bool = False
+    """Whether a port has prefetched the message that carries it."""
 
 
 @dataclass(slots=True)
@@ -48,6 +52,10 @@ class ReceiverHandle:
     channel: int
     eager: bool
     readable: bool = False
+    hidden: bool = False
+    """Whether a port has prefetched the message that carries it."""
+    port: NetworkReceivePort | None = None
+    """The port that prefetches its messages, if one does."""
 
 
 @dataclass(slots=True)
@@ -82,6 +90,11 @@ class Application:
         self._ready: dict[int, ReceiverHandle] = {}
         self._operations = [name for name, _ in plan.weights]
         self._weights = [weight for _, weight in plan.weights]
+        self._driver = PortDriver(
+            endpoint,
+            on_taken=lambda attachments: self._adopt(attachments, hidden=True),
+            on_discarded=lambda attachment: self._disown(attachment.channel),
+        )
         endpoint.on_event = self._learn
         if endpoint.side == Side.CLIENT:
             self._adopt_sender(ENTRYPOINT, Mode.ORDERED)
@@ -109,11 +122,16 @@ class Application:
                 self._end_somewhere(name)
 
     def react(self) -> None:
-        """Drain the eager receivers that are readable."""
+        """Drain the eager receivers that are readable; those of ports over several reactions."""
+        slow: dict[int, ReceiverHandle] = {}
         while self._ready and not self.over:
             _, handle = self._ready.popitem()
             while handle.readable and handle.channel in self.receivers:
                 self._take(handle, self.random.choice((1, 2, 100)))
+                if handle.port is not None and self.random.random() < 0.5:
+                    slow[handle.channel] = handle
+                    break
+        self._ready.update(slow)
 
     def leave(self) -> None:
         """Leave in good order, as a client."""
@@ -131,7 +149,8 @@ class Application:
         """Create nothing new from now on, and start to drain."""
         self.draining = True
         for handle in list(self.receivers.values()):
-            self._prepare_to_drain(handle)
+            if not handle.hidden:
+                self._prepare_to_drain(handle)
         self.react()
 
     def drain(self) -> None:
@@ -140,7 +159,7 @@ class Application:
         for handle in list(self.senders.values()):
             if self.over:
                 return
-            if not self._may_end(handle):
+            if handle.hidden or not self._may_end(handle):
                 continue
             if self.random.random() < 0.3 and self._room_for(handle):
                 self._send(handle)
@@ -172,7 +191,9 @@ class Application:
             receiver = self.receivers.get(event.channel)
             if receiver is not None:
                 receiver.readable = True
-                if receiver.eager or self.draining:
+                if receiver.port is not None:
+                    receiver.port.handle_readable()
+                if not receiver.hidden and (receiver.eager or self.draining):
                     self._ready[event.channel] = receiver
         elif isinstance(event, Writable):
             if event.channel in self.senders:
@@ -180,12 +201,25 @@ class Application:
         elif isinstance(event, SenderEnded):
             self.senders.pop(event.channel, None)
         elif isinstance(event, ReceiverEnded):
-            self.receivers.pop(event.channel, None)
+            self._learn_end(event)
         elif isinstance(event, PeerHeaders):
             if self.on_client is not None:
                 self.on_client()
         elif isinstance(event, ConnectionEnded):
             self.over = True
+
+    def _learn_end(self, event: ReceiverEnded) -> None:
+        """Forget a receiver, or receive the rest from its port, which then raises the end."""
+        receiver = self.receivers.get(event.channel)
+        if receiver is None:
+            return
+        if receiver.port is not None:
+            receiver.port.handle_end(event)
+            receiver.readable = True
+            if not receiver.hidden:
+                self._ready[event.channel] = receiver
+        else:
+            del self.receivers[event.channel]
 
     # Handles
 
@@ -195,6 +229,8 @@ class Application:
     def _adopt_receiver(self, channel: int) -> None:
         handle = ReceiverHandle(channel, eager=self.random.random() < self.plan.eager)
         self.receivers[channel] = handle
+        if self.random.random() < self.plan.prefetch:
+            handle.port = self._driver.open(channel)
 
     def _prepare_to_drain(self, handle: ReceiverHandle) -> None:
         if self.random.random() < self.plan.drain_close:
@@ -202,15 +238,33 @@ class Application:
         elif handle.readable:
             self._ready[handle.channel] = handle
 
-    def _adopt_from(self, messages: list[MessageFrame]) -> None:
-        attachments = [each for message in messages for each in message.attachments]
-        channels = [each.channel for each in attachments]
-        for channel, attachment in zip(channels, attachments, strict=True):
+    def _adopt(self, attachments: Sequence[Attachment], *, hidden: bool = False) -> None:
+        """Track the halves in messages that were taken; a port shows them later."""
+        for attachment in attachments:
+            channel = attachment.channel
             if sender_of(channel) == self.endpoint.side:
                 self._adopt_sender(channel, stated_mode(attachment.headers))
+                self.senders[channel].hidden = hidden
             else:
                 self._adopt_receiver(channel)
-        # All halves must be adopted before one is used: that raises events about the others.
+                self.receivers[channel].hidden = hidden
+
+    def _disown(self, channel: int) -> None:
+        """Forget a half in a message that was discarded before the application received it."""
+        self.receivers.pop(channel, None)
+        if channel in self.senders:
+            self.senders[channel].open = False
+
+    def _show(self, channels: list[int]) -> None:
+        """Use the halves in messages that the application has received."""
+        for channel in channels:
+            if channel in self.senders:
+                self.senders[channel].hidden = False
+            elif channel in self.receivers:
+                receiver = self.receivers[channel]
+                receiver.hidden = False
+                if receiver.readable and receiver.eager:
+                    self._ready[channel] = receiver
         for channel in channels:
             if self.random.random() < self.plan.unclaimed:
                 self._give_up(channel)
@@ -229,7 +283,9 @@ class Application:
     # Operations
 
     def _send_somewhere(self, count: int) -> None:
-        open_senders = [handle for handle in self.senders.values() if handle.open]
+        open_senders = [
+            handle for handle in self.senders.values() if handle.open and not handle.hidden
+        ]
         if not open_senders:
             return
         handle = self.random.choice(open_senders[-6:])
@@ -323,16 +379,43 @@ class Application:
         return (tag + POOL[start : start + max(size - 4, 0)])[:size] if size >= 4 else tag[-size:]
 
     def _take_somewhere(self) -> None:
-        readable = [handle for handle in self.receivers.values() if handle.readable]
+        readable = [
+            handle for handle in self.receivers.values() if handle.readable and not handle.hidden
+        ]
         if readable:
             handle = self.random.choice(readable)
             self._take(handle, self.random.randint(1, self.plan.take_limit))
 
     def _take(self, handle: ReceiverHandle, limit: int) -> None:
+        if handle.port is not None:
+            self._receive(handle, handle.port, limit)
+            return
         messages = self.endpoint.take(handle.channel, limit)
         if len(messages) < limit:
             handle.readable = False
-        self._adopt_from(messages)
+        # All halves must be adopted before one is used: that raises events about the others.
+        attachments = [each for message in messages for each in message.attachments]
+        self._adopt(attachments)
+        self._show([each.channel for each in attachments])
+        self.endpoint.gather()
+
+    def _receive(self, handle: ReceiverHandle, port: NetworkReceivePort, limit: int) -> None:
+        """Receive from a port, until its end or the limit."""
+        for _ in range(limit):
+            try:
+                message = self.endpoint.receive(handle.channel, port)
+            except CoreFailed:
+                raise
+            except AqueductError:
+                self.receivers.pop(handle.channel, None)  # the end of the channel
+                break
+            if message is None:
+                handle.readable = False
+                break
+            self._show([each.channel for each in message.attachments])
+            self.endpoint.gather()
+            if handle.channel not in self.receivers:
+                return
         self.endpoint.gather()
 
     def _spares(self, channel: int) -> bool:
@@ -340,19 +423,24 @@ class Application:
         return channel == ENTRYPOINT and self.random.random() < self.plan.spare_entrypoint
 
     def _close_somewhere(self) -> None:
-        if self.receivers:
-            handle = self.random.choice(list(self.receivers.values()))
+        shown = [handle for handle in self.receivers.values() if not handle.hidden]
+        if shown:
+            handle = self.random.choice(shown)
             if not self._spares(handle.channel):
                 self._close(handle)
 
     def _close(self, handle: ReceiverHandle) -> None:
         self.receivers.pop(handle.channel, None)
         self.endpoint.close(handle.channel)
+        if handle.port is not None:
+            handle.port.close()
+            self.endpoint.gather()
 
     def _end_somewhere(self, name: str) -> None:
-        if not self.senders:
+        shown = [handle for handle in self.senders.values() if not handle.hidden]
+        if not shown:
             return
-        handle = self.random.choice(list(self.senders.values()))
+        handle = self.random.choice(shown)
         if handle.open:
             if name == "misuse" or self._spares(handle.channel):
                 return

@@ -25,6 +25,7 @@ from aqueduct.protocol.events import (
 from aqueduct.security import ServerTLS
 from aqueduct.testing.faults import Faults
 from aqueduct.testing.pair import Pair
+from aqueduct.testing.record import FrameArrived
 from aqueduct.transport.quic.bridge import Bridge
 from aqueduct.transport.quic.configuration import server_settings
 from aqueduct.transport.quic.costs import Unacknowledged
@@ -33,6 +34,7 @@ from aqueduct.transport.quic.engine import MAX_REASON, shortened
 from aqueduct.transport.quic.tls import EngineConfiguration
 from aqueduct.transport.quic.write_queue import Write
 from aqueduct.wire.chanid import ENTRYPOINT, Side
+from aqueduct.wire.frames import MessageFrame
 from tests.transport.quic.virtual import NoHandshake, RealQuic
 
 
@@ -463,6 +465,69 @@ def test_resetting_many_streams_takes_linear_time(
 ) -> None:
     few, many = (steps_to_reset(monkeypatch, count) for count in (500, 4_000))
     assert many < 12 * few
+
+
+def test_a_cancel_resets_unordered_messages_that_quic_has_sent_and_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """AQ-CANCEL-1: QUIC does not retransmit them."""
+    pair = real_pair(monkeypatch)
+    (channel,) = open_senders(pair, Mode.UNORDERED, 1)
+    pair.client.send(channel, b"acknowledged")
+    pair.run(1)
+    network(pair).faults = Faults(delay=0.01, loss=1.0)
+    for _ in range(3):
+        pair.client.send(channel, b"lost")
+    pair.flush()
+    assert not bridge_of(pair)._queue
+    network(pair).faults = Faults(delay=0.01)
+    pair.client.cancel(channel)
+    pair.run(3)
+    assert pair.client.events_of(SenderEnded)[0].how is End.CANCELLED
+    arrived = [
+        entry.sent.frame.payload
+        for entry in pair.record.entries
+        if isinstance(entry, FrameArrived)
+        and isinstance(entry.sent.frame, MessageFrame)
+        and entry.sent.channel == channel
+    ]
+    assert arrived == [b"acknowledged"]
+    pair.client.send(ENTRYPOINT, b"the connection continues")
+    pair.run(1)
+    assert [message.payload for message in pair.server.take(ENTRYPOINT)][-1] == (
+        b"the connection continues"
+    )
+
+
+def test_a_reset_of_an_acknowledged_stream_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """AQ-CANCEL-1: the message had arrived, and only its ack is under way."""
+    pair = real_pair(monkeypatch)
+    (channel,) = open_senders(pair, Mode.UNORDERED, 1)
+    pair.client.send(channel, b"x")
+    pair.run(1)
+    bridge = bridge_of(pair)
+    stream = max(network(pair)._numbers[Side.CLIENT])
+    assert not bridge.quic.reset_if_open(stream, 0x10)
+    pair.client.send(channel, b"y")
+    pair.run(1)
+    assert [message.payload for message in pair.server.take(channel)] == [b"x", b"y"]
+
+
+def test_finished_streams_are_remembered_in_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    pair = real_pair(monkeypatch)
+    (channel,) = open_senders(pair, Mode.UNORDERED, 1)
+    bridge = bridge_of(pair)
+    most = 0
+    for _ in range(100):
+        for _ in range(20):
+            pair.client.send(channel, b"x")
+        pair.run(0.05)
+        pair.server.take(channel)
+        most = max(most, len(bridge._queue.finished))
+    assert 20 < most <= 200
+    assert bridge.quic.core is not None
 
 
 def test_a_reset_stream_is_remembered_until_its_queued_writes_are_skipped(

@@ -111,7 +111,7 @@ def few_early_streams(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_without_packet_loss_every_frame_arrives_unless_its_stream_was_reset() -> None:
-    parity = Parity(3)
+    parity = Parity(12)
     parity.network.faults = Faults()
     before = parity.network.packets_lost
     outcome = parity.run()

@@ -15,7 +15,7 @@ from aqueduct.api.calls import Request
 from aqueduct.api.channels import ChannelOptions, OneshotOptions
 from aqueduct.api.serving import RequestHandler, serve_requests
 from aqueduct.codec import ChannelHalf
-from aqueduct.errors import AqueductError, DecodeError, EndOfChannel, MessageError
+from aqueduct.errors import AqueductError, DecodeError, EndOfChannel
 from aqueduct.protocol.modes import Mode
 from aqueduct.runtime.background import (
     Attribute,
@@ -27,7 +27,6 @@ from aqueduct.runtime.background import (
     with_parameters_of,
 )
 from aqueduct.runtime.headers import Headers, HeadersLike
-from aqueduct.runtime.local_channel import LocalReceivePort
 from aqueduct.runtime.ports import Message, Outcome
 
 T = TypeVar("T")
@@ -186,14 +185,16 @@ class Receiver(BlockingHalf[handles.Receiver[T]], Generic[T]):
     Made by `channel` or `oneshot`, received in a message, or made from an `aqueduct.Receiver`.
     """
 
-    __slots__ = ("_ahead", "_waiting")
+    __slots__ = ("_ahead", "_discarded", "_waiting")
 
     _sends = False
 
     def __init__(self, half: handles.Receiver[T]) -> None:
         super().__init__(half)
-        self._ahead: deque[Message[T] | MessageError] = deque()
-        """Messages read ahead: the loop appends them, any thread takes them."""
+        self._ahead: deque[Message[T]] = deque()
+        """Messages read ahead, without channels: the loop appends them, any thread takes them."""
+        self._discarded = 0
+        """Messages that were read ahead and not received."""
         self._waiting = 0
 
     def receive(self, timeout: float | None = None) -> T:
@@ -224,7 +225,7 @@ class Receiver(BlockingHalf[handles.Receiver[T]], Generic[T]):
         """Wait for a message; return it and those that are available, at most ``limit``."""
         self._background.check()
         values: list[T] = []
-        while len(values) < limit and (message := self._next_ahead(values)) is not None:
+        while len(values) < limit and (message := self._next_ahead()) is not None:
             values.append(message.payload)
         return values or self._background.run(self._receive_many(limit), timeout)
 
@@ -266,25 +267,29 @@ class Receiver(BlockingHalf[handles.Receiver[T]], Generic[T]):
     def statistics(self) -> dict[str, int]:
         """Return the counters of this half: ``received``, ``queued``, and others."""
         numbers = self._background.call(self._inner.statistics)
-        numbers["received"] = numbers.get("received", 0) - len(self._ahead)
+        self._drop_cancelled()
+        numbers["received"] = numbers.get("received", 0) - len(self._ahead) - self._discarded
         numbers["queued"] = numbers.get("queued", 0) + len(self._ahead)
         return numbers
 
     def _leave(self, *, failed: bool) -> None:
         self.close()
 
-    def _next_ahead(self, before: list[T] | None = None) -> Message[T] | None:
-        """Return or raise what was read ahead; an error waits if messages are ``before`` it."""
-        try:
-            item = self._ahead.popleft()
-        except IndexError:
+    def _next_ahead(self) -> Message[T] | None:
+        """Return a message that was read ahead, unless the peer has cancelled the channel."""
+        if not self._ahead:
             return None
-        if isinstance(item, MessageError):
-            if before:
-                self._ahead.appendleft(item)
-                return None
-            raise item
-        return item
+        self._drop_cancelled()
+        try:
+            return self._ahead.popleft()
+        except IndexError:  # dropped, or another thread has taken it
+            return None
+
+    def _drop_cancelled(self) -> None:
+        """Drop what was read ahead if the peer has cancelled the channel (AQ-CANCEL-5)."""
+        if self._ahead and self._inner._port.was_cancelled():
+            self._discarded += len(self._ahead)
+            self._ahead.clear()
 
     # -- on the loop ------------------------------------------------------------------------------
 
@@ -312,20 +317,14 @@ class Receiver(BlockingHalf[handles.Receiver[T]], Generic[T]):
             self._waiting -= 1
 
     def _read_ahead(self, size: int) -> None:
-        """Take messages that are available, up to the limits.
+        """Take messages that the port has decoded, up to the limits.
 
-        Not from a local channel: if this half is sent away, queued messages have to go with it.
+        Only those: they have no channels, which would have to be ended if the peer cancels. A local
+        channel has none, since queued messages have to go with a half that is sent away.
         """
-        if isinstance(self._inner._port, LocalReceivePort):
-            return
-        while len(self._ahead) < _READ_AHEAD and size < _READ_AHEAD_BYTES:
-            try:
-                message = self._inner.receive_message_nowait()
-            except MessageError as error:
-                self._ahead.append(error)
-                return
-            except AqueductError:
-                return  # no message, or the end of the channel, which the next receive raises again
+        ready = self._inner._port.ready
+        while ready and len(self._ahead) < _READ_AHEAD and size < _READ_AHEAD_BYTES:
+            message = self._inner.receive_message_nowait()
             self._ahead.append(message)
             size += _size(message)
 

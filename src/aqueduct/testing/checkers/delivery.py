@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from aqueduct.protocol.events import End
+from aqueduct.protocol.events import End, ReceiverEnded
 from aqueduct.testing.checkers.base import Violation, checker
 from aqueduct.testing.checkers.facts import RunFacts
 from aqueduct.testing.checkers.rules import NEVER
 from aqueduct.testing.checkers.subjects import ChannelFacts, MessageFacts
+from aqueduct.testing.record import EventRaised, MessageReceived
 
 
 @checker
@@ -79,6 +80,41 @@ def taken_before_end(facts: RunFacts) -> Iterator[Violation]:
             if took.time > over:
                 text = "was taken after the receiver had ended"
                 yield Violation(text, took.time, took.side, took.channel, took.message.number)
+
+
+@checker
+def nothing_received_after_cancel(facts: RunFacts) -> Iterator[Violation]:
+    """An application receives nothing once the peer's cancel has arrived (AQ-CANCEL-5)."""
+    for channel in facts.channels.values():
+        cancelled = False
+        for entry in channel.entries:
+            if isinstance(entry, EventRaised) and isinstance(entry.event, ReceiverEnded):
+                cancelled = entry.event.how is End.CANCELLED
+            elif cancelled and isinstance(entry, MessageReceived):
+                text = "was received after the cancel"
+                yield Violation(text, entry.time, entry.side, entry.channel, entry.number)
+
+
+@checker
+def prefetched_halves_are_ended(facts: RunFacts) -> Iterator[Violation]:
+    """Halves in prefetched messages that a cancel discards are ended at once (AQ-CLOSE-4)."""
+    for channel in facts.channels.values():
+        carrier = channel.carrier
+        if carrier is None or carrier.taken == NEVER or carrier.received < NEVER:
+            continue
+        parent = carrier.channel
+        end = parent.receiver_end
+        if not parent.prefetched or end is None or end.how is not End.CANCELLED:
+            continue
+        side = parent.receiver
+        due = parent.receiver_ends[0][0]
+        if side == channel.sender:
+            ended = min([channel.cancel_called, *(time for time, _ in channel.sender_ends)])
+        else:
+            ended = min([channel.close_called, *(time for time, _ in channel.receiver_ends)])
+        if ended > due and facts.alive(side, due):
+            text = "came in a prefetched message that was discarded, and was left open"
+            yield Violation(text, due, side, channel.channel)
 
 
 @checker

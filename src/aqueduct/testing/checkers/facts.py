@@ -34,6 +34,7 @@ from aqueduct.testing.record import (
     EventRaised,
     FrameArrived,
     FrameSent,
+    MessageReceived,
     MessageSent,
     MessageTaken,
     Record,
@@ -91,6 +92,8 @@ class RunFacts:
                 self._sent(entry)  # type: ignore[arg-type]
             elif kind is MessageTaken:
                 self._took(entry)  # type: ignore[arg-type]
+            elif kind is MessageReceived:
+                self._received(entry)  # type: ignore[arg-type]
             elif isinstance(entry, CommandCalled):
                 self._called(entry)
             elif isinstance(entry, ConnectionClosed | ConnectionGone):
@@ -172,6 +175,19 @@ class RunFacts:
             else:
                 made.receiver_held = min(made.receiver_held, took.time)
 
+    def _received(self, received: MessageReceived) -> None:
+        facts = self._of(received.channel, received)
+        if facts is None:
+            return
+        at = facts.receives
+        facts.receives += 1
+        if at >= len(facts.takes) or facts.takes[at][0].message.number != received.number:
+            self.strange.append((received, f"of message {received.number} out of turn"))
+            return
+        message = facts.takes[at][1]
+        if message is not None:
+            message.received = received.time
+
     @staticmethod
     def _match(facts: ChannelFacts, taken: MessageFrame) -> MessageFacts | None:
         """Return the message that was taken; its number does not determine the number space."""
@@ -194,6 +210,8 @@ class RunFacts:
         elif called.verb == "leave":
             self.left = called.time
             facts.finish_called = min(facts.finish_called, called.time)
+        elif called.verb == "prefetch":
+            facts.prefetched = True
         elif called.verb == "finish":
             facts.finish_called = min(facts.finish_called, called.time)
         elif called.verb == "cancel":

@@ -258,6 +258,21 @@ def cancel_resets(facts: RunFacts) -> Iterator[Violation]:
             if of.cancel_written < NEVER and stream.ended > of.cancel_written + EPSILON:
                 text = f"stream {stream.number} is open after the cancel"
                 yield Violation(text, of.cancel_written, stream.side, of.channel)
+            elif stream.reset is None and _was_unacked(of, stream):
+                text = f"finished stream {stream.number} was not reset by the cancel"
+                yield Violation(text, of.cancel_written, stream.side, of.channel)
+
+
+def _was_unacked(channel: ChannelFacts, stream: StreamFacts) -> bool:
+    """Return whether a message of the stream was not known to be acked when it was cancelled."""
+    messages = [
+        channel.reliable.get(frame.number)
+        for frame in stream.routed
+        if isinstance(frame, MessageFrame)
+    ]
+    return channel.cancel_written < NEVER and any(
+        message is not None and message.ack_known > channel.cancel_written for message in messages
+    )
 
 
 @checker

@@ -12,6 +12,7 @@ from aqueduct.testing.record import (
     EventRaised,
     FrameArrived,
     FrameSent,
+    MessageReceived,
     MessageSent,
     MessageTaken,
     SendFailed,
@@ -21,7 +22,14 @@ from aqueduct.wire.frames import Frame, MessageFrame, RouteTo, SentUnreliable
 from aqueduct.wire.primitives import headers_size, varint_size
 
 ChannelEntry = (
-    FrameSent | FrameArrived | MessageSent | SendFailed | CommandCalled | MessageTaken | EventRaised
+    FrameSent
+    | FrameArrived
+    | MessageSent
+    | SendFailed
+    | CommandCalled
+    | MessageTaken
+    | MessageReceived
+    | EventRaised
 )
 
 
@@ -43,6 +51,8 @@ class MessageFacts:
     nack_known: float = NEVER
     taken: float = NEVER
     takes: int = 0
+    received: float = NEVER
+    """The receiving application got it from the port that had taken it."""
     delivered: float = NEVER
     """The sending application got the Delivered event."""
     undelivered: float = NEVER
@@ -92,6 +102,10 @@ class ChannelFacts:
     reliable: dict[int, MessageFacts] = field(default_factory=dict)
     unreliable: dict[int, MessageFacts] = field(default_factory=dict)
     takes: list[tuple[MessageTaken, MessageFacts | None]] = field(default_factory=list)
+    prefetched: bool = False
+    """Whether a port takes its messages before the application receives them."""
+    receives: int = 0
+    """How many of the messages that were taken the application has received from the port."""
     entries: list[ChannelEntry] = field(default_factory=list)
     sender_held: float = NEVER
     """When the sending application got the sender."""

@@ -480,29 +480,28 @@ class Bridge:
             return room
         self._queue.take()
         if write.fin:
-            # qh3 forgets a finished stream when it is acked, and raises for a later reset.
             del self._streams[write.stream]
             self._stopped.discard(stream)
+            if write.is_message:
+                self._queue.finished.add(write.stream, stream, quic)
         return size or 1
 
     def _reset(self, action: ResetStream) -> None:
         """Reset a stream; its waiting writes are skipped when they are next in the queue."""
-        number = action.stream
-        self._queue.drop(number)
-        stream = self._streams.pop(number, None)
+        self._queue.drop(action.stream)
+        stream = self._streams.pop(action.stream, None) or self._queue.finished.pop(action.stream)
         if stream is not None:
             # qh3 may have to restart before the handshake is complete, and then loses resets but
             # keeps writes; so resets wait for the handshake.
             self._queue.resets.append((stream, action.code))
-            if self.observer is not None and stream not in self._stopped:
-                self.observer.reset_written(stream, action.code)
 
     def _reset_now(self, stream: int, code: int) -> None:
         if stream in self._stopped:
             self._stopped.discard(stream)  # QUIC has reset it already
-        else:
-            self.quic.reset_stream(stream, code)
+        elif self.quic.reset_if_open(stream, code):
             self._needs_poll = True
+            if self.observer is not None:
+                self.observer.reset_written(stream, code)
 
     def _close(self) -> None:
         if self._closing is not None:
@@ -548,8 +547,10 @@ class Bridge:
         core = self.core
         if isinstance(event, StreamReset):
             index = event.stream_id >> 2
-            self._finished.add(index, index + 1)
             self._unacknowledged.changes += 1
+            if index in self._finished:
+                return  # the whole stream had arrived
+            self._finished.add(index, index + 1)
             if self._is_early:
                 self.unseen.seen += least_head(event.stream_id) + RESET_OVERHEAD
             if self.observer is not None:

@@ -431,6 +431,17 @@ class Engine(NativeConnection):
             return None
         return self._pings, transmit[0]
 
+    def reset_if_open(self, stream: int, code: int) -> bool:
+        """Reset a stream, also one that is finished (AQ-CANCEL-1).
+
+        Return False if the peer has acknowledged all of it: qh3 has forgotten it then.
+        """
+        try:
+            self.reset_stream(stream, code)
+        except ValueError:
+            return False
+        return True
+
     def handle_pong(self, uid: int, now: float) -> bool:
         """Handle the ack of a ping; return False if the ping was never sent."""
         validation = self._validation
