@@ -86,6 +86,18 @@ class Endpoint(Generic[T]):
         config: IpcSettings | None = None,
         limits: TcpLimits | None = None,
     ) -> None: ...
+    @overload
+    def __init__(
+        self: Endpoint[Any],
+        address: str,
+        type: Any,
+        /,
+        *,
+        on_message: Handler[Any] | None = None,
+        tls: ServerTLS | None = None,
+        trust: Trust | None = None,
+        config: IpcSettings | None = None,
+    ) -> None: ...
     def __init__(
         self,
         address: str,
