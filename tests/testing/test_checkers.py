@@ -234,6 +234,11 @@ CASES: list[tuple[str, Callable[[], Record], Doctor]] = [
         repeat(sent(ForgetChannel, CHILD), after=0.5),
     ),
     ("ghosts are forgotten", scenes.a_late_datagram, drop(sent(ForgetChannel, LATE))),
+    (
+        "forgotten streams are reset",
+        scenes.a_loss_that_spreads,
+        drop(lambda entry: isinstance(entry, StreamEnded) and entry.side == Side.SERVER, skip=-1),
+    ),
     ("closing is bounded", scenes.a_late_datagram, move(sent(CloseReceiver, LATE), 11.0)),
     (
         "routes are answered",

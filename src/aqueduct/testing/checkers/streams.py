@@ -276,6 +276,20 @@ def _was_unacked(channel: ChannelFacts, stream: StreamFacts) -> bool:
 
 
 @checker
+def forgotten_streams_are_reset(facts: RunFacts) -> Iterator[Violation]:
+    """A side that is told to forget a channel resets the streams it has open (AQ-FORGET-1)."""
+    for stream in facts.streams.values():
+        channel = facts.channels.get(stream.channel)
+        if channel is None or stream.number < 0 or stream.side == channel.creator:
+            continue
+        forgotten = channel.forget_arrived + EPSILON
+        begun = stream.frames[0].time < channel.forget_arrived
+        if begun and stream.ended > forgotten and facts.alive(stream.side, forgotten):
+            text = f"stream {stream.number} is open after FORGET_CHANNEL"
+            yield Violation(text, forgotten, stream.side, channel.channel)
+
+
+@checker
 def close_has_a_cause(facts: RunFacts) -> Iterator[Violation]:
     """CLOSE_RECEIVER follows a close, a cancel, or a finish with all received and decided."""
     for channel in facts.channels.values():

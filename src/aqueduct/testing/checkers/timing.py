@@ -256,7 +256,8 @@ def closing_is_bounded(facts: RunFacts) -> Iterator[Violation]:
         gone = channel.lost_known if channel.creator == side else channel.forget_arrived
         if not channel.unreliable or due >= min(channel.close_written, gone):
             continue
-        if channel.receiver_held < NEVER and facts.alive(side, due):
+        # One whose handle was not taken may wait for that (AQ-LIMIT-4).
+        if channel.receiver_held <= due and facts.alive(side, due):
             yield Violation("still waits for announcements", due, side, channel.channel)
 
 
