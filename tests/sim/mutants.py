@@ -170,6 +170,7 @@ MUTANTS = [
         "protocol/channels.py",
         "                if half.is_over() and channel != ENTRYPOINT:\n",
         "                if False:\n",
+        seeds="1400:3400",
     ),
     Mutant(
         "a receiver waits for ever for an announcement",
@@ -188,6 +189,7 @@ MUTANTS = [
         "protocol/sender.py",
         "        self._stop_sending(StreamCode.FORGOTTEN)\n",
         "",
+        seeds="1400:3400",
     ),
     Mutant(
         "ended channels are not remembered",
