@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import builtins
 import os
 import re
 import subprocess
@@ -10,6 +12,10 @@ from pathlib import Path
 
 import pytest
 
+import aqueduct
+import aqueduct.codec
+from aqueduct.runtime.call_headers import INTERNAL, INVALID_REQUEST
+from aqueduct.testing import pair, relay
 from tests.guide import blocks_of, run_page
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -33,6 +39,28 @@ def test_every_block_of_a_guide_runs_and_prints_its_comments(page: str, tmp_path
     count = (ROOT / path).read_text(encoding="utf-8").count("```python")
     assert ran.stdout == f"{path}: {count} blocks ran\n"
     assert count > 0
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_classes_that_a_guide_names_exist(page: str) -> None:
+    text = (ROOT / f"docs/{page}.md").read_text(encoding="utf-8")
+    named = set(
+        re.findall(r"`([A-Z][a-z]+[A-Za-z]*)[`(.]", re.sub(r"```.*?```", "", text, flags=re.S))
+    )
+    places = (aqueduct, aqueduct.codec, asyncio, builtins, relay, pair)
+    assert named
+    assert {name for name in named if not any(hasattr(place, name) for place in places)} == {
+        name for name in named if f"class {name}(" in text
+    }
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_codes_in_the_tables_of_a_guide_exist(page: str) -> None:
+    text = (ROOT / f"docs/{page}.md").read_text(encoding="utf-8")
+    codes = set(re.findall(r"`([A-Z]+(?:_[A-Z]+)*)`", text))
+    known = {*aqueduct.CloseCode.__members__, *aqueduct.Mode.__members__}
+    assert codes <= known | set(aqueduct.Outcome.__members__) | {"AQUEDUCT_DEV_DIR"}
+    assert set(re.findall(r"code `([a-z-]+)`", text)) <= {INTERNAL, INVALID_REQUEST}
 
 
 @pytest.mark.parametrize("page", PAGES)
