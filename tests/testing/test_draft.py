@@ -10,6 +10,7 @@ from aqueduct.testing.clock import seeded
 from aqueduct.testing.draft import DraftCore
 from aqueduct.testing.pair import Pair
 from aqueduct.testing.plan import draw_plan
+from aqueduct.testing.quic import Core
 from aqueduct.wire.chanid import ENTRYPOINT, Side
 from aqueduct.wire.frames import (
     CancelSender,
@@ -109,7 +110,8 @@ def test_it_never_announces_what_it_cancelled() -> None:
 
 
 def test_it_answers_for_its_ended_channels_at_once() -> None:
-    core = DraftCore(Side.SERVER)
+    core: Core = DraftCore(Side.SERVER)
+    assert isinstance(core, DraftCore)
     core.handle_stream_data(3, Version().encode() + b"\x02\x00", True, 0.0)
     core.accept((), 0.0)
     core.poll_actions()

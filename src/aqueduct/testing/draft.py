@@ -72,7 +72,6 @@ SHORTLY = 0.005
 RECEIPT_DEADLINE = 1.0
 MEMORY = 1.0
 """How long an ended channel of the peer's creation is remembered."""
-DATAGRAM_SIZE = 1_150
 
 
 class DraftCore(DraftOutput):
@@ -116,9 +115,6 @@ class DraftCore(DraftOutput):
         """Process a datagram."""
         if not self._ended:
             self._feed(DraftIncoming(True), data, now)
-
-    def handle_rtt(self, rtt: float) -> None:
-        """Ignore the round-trip time: the receipt deadline is one second."""
 
     def handle_timer(self, now: float) -> None:
         """Send what is due."""
@@ -180,7 +176,7 @@ class DraftCore(DraftOutput):
         sender = self._open_sender(channel)
         attachments = tuple(Attachment(self._new_id(one), one.headers) for one in attach)
         frame = MessageFrame(sender.unreliable, headers, attachments, payload)
-        reliable = sender.mode is not Mode.UNRELIABLE or len(frame.encode()) + 64 > DATAGRAM_SIZE
+        reliable = sender.mode is not Mode.UNRELIABLE or not self._fits(frame)
         if reliable:
             frame = MessageFrame(sender.reliable, headers, attachments, payload)
             sender.reliable += 1

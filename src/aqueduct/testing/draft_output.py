@@ -19,6 +19,9 @@ from aqueduct.wire.frames import (
 from aqueduct.wire.ranges import RangeSet
 
 RESET_CODE = 0x10
+DATAGRAM_SIZE = 1_150
+PRELUDE = 64
+"""More than VERSION and ROUTE_TO take."""
 
 
 class DraftOutput:
@@ -27,10 +30,22 @@ class DraftOutput:
     def __init__(self, side: Side) -> None:
         self._actions: list[Action] = []
         self._events: list[Event] = []
+        self._datagram_size = DATAGRAM_SIZE
         self._next_stream = 0
         self._next_index: dict[int, int] = {}
         self.side = side
         self._version_acked = False
+
+    def handle_rtt(self, rtt: float) -> None:
+        """Ignore the round-trip time: the receipt deadline is one second."""
+
+    def handle_datagram_limit(self, size: int) -> None:
+        """Set how many bytes of a datagram the path can carry now."""
+        self._datagram_size = min(size, DATAGRAM_SIZE)
+
+    def _fits(self, frame: Frame) -> bool:
+        """Return whether a frame fits a datagram."""
+        return PRELUDE + len(frame.encode()) <= self._datagram_size
 
     def poll_actions(self) -> list[Action]:
         """Return what the transport must do."""
