@@ -33,6 +33,7 @@ each one that is not defined here::
      |   +- VersionMismatch
      |   +- Refused
      |   +- Unauthenticated
+     |   +- GoingAway               the server is about to stop; another one may accept
      |   +- ConnectTimeout
      |   +- HandshakeFailed         the transport gave up during the handshake
      |   +- HostUnreachable         nothing listens there, or no route leads there
@@ -98,6 +99,7 @@ __all__ = [
     "EndOfChannel",
     "EndpointClosed",
     "ForkedConnectionError",
+    "GoingAway",
     "HandshakeFailed",
     "HostUnreachable",
     "LocalProtocolError",
@@ -373,6 +375,10 @@ class Refused(ConnectError):
 
 class Unauthenticated(ConnectError):
     """The peer's application did not accept our credentials."""
+
+
+class GoingAway(ConnectError):
+    """The server is about to stop and takes no new connections; another one may."""
 
 
 class ConnectTimeout(ConnectError):

@@ -542,6 +542,51 @@ def ran_well(script: str, *arguments: str) -> None:
     assert "Error" not in ran.stderr
 
 
+# -- draining --------------------------------------------------------------------------------------
+
+
+def test_a_blocking_server_drains(own_certificates: None) -> None:
+    """AQ-DRAIN-1, AQ-DRAIN-2, AQ-DRAIN-3."""
+    kind = Sender[int]
+    tls, trust = aqueduct.dev_tls(), aqueduct.dev_trust()
+    may_answer = threading.Event()
+    working = threading.Event()
+
+    def answer(connection: blocking.ServerConnection[Sender[int]]) -> None:
+        for reply in connection.entrypoint:
+            working.set()
+            assert may_answer.wait(SECONDS)
+            with reply:
+                reply.send(1)
+
+    with blocking.serve("127.0.0.1:0", kind, tls=tls) as server:
+        serving = threading.Thread(target=server.run, args=(answer,))
+        serving.start()
+        client = blocking.connect(server.address, kind, trust=trust)
+        idle = blocking.connect(server.address, kind, trust=trust)
+        reply, answered = blocking.channel(int)
+        client.entrypoint.send(reply)
+        assert working.wait(SECONDS)
+        draining = threading.Thread(target=server.drain, args=(600,))
+        draining.start()
+        idle.wait_closed(SECONDS)
+        client.entrypoint.wait_closed(SECONDS)
+        with pytest.raises(aqueduct.GoingAway):
+            blocking.connect(server.address, kind, trust=trust)
+        unused, other = blocking.channel(int)
+        with pytest.raises(aqueduct.ReceiverClosed, match="connect again"):
+            client.entrypoint.send(unused)
+        unused.cancel()
+        other.close()
+        may_answer.set()
+        assert list(answered) == [1]
+        draining.join(SECONDS)
+        serving.join(SECONDS)
+        assert not serving.is_alive()
+        client.close()
+        idle.close()
+
+
 # -- clients that leave ----------------------------------------------------------------------------
 
 

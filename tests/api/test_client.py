@@ -140,6 +140,31 @@ async def test_the_next_address_is_tried_when_one_cannot_be_reached(
             assert client.peer == ("127.0.0.1", port)
 
 
+async def test_the_next_address_is_tried_when_one_is_about_to_stop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """AQ-DRAIN-2."""
+    tls = aqueduct.dev_tls()
+    async with (
+        aqueduct.serve("127.0.0.1:0", tls=tls) as old,
+        aqueduct.serve("127.0.0.1:0", tls=tls) as new,
+    ):
+        ports = [int(server.address.rpartition(":")[2]) for server in (old, new)]
+        async with connect(old.address) as client:
+            accepted = await old.accept()
+            assert accepted is not None
+            sender, receiver = aqueduct.channel()
+            await client.entrypoint.send(b"hold", attach=[sender])
+            draining = asyncio.create_task(old.drain(600))
+            await client.entrypoint.wait_closed()
+            answer_with(monkeypatch, *((socket.AF_INET, ("127.0.0.1", port)) for port in ports))
+            async with connect(f"localhost:{ports[0]}") as other:
+                assert other.peer == ("127.0.0.1", ports[1])
+            receiver.close()
+            accepted.entrypoint.close()
+        await draining
+
+
 async def test_a_silent_address_leaves_time_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     async with aqueduct.serve("127.0.0.1:0", tls=aqueduct.dev_tls()) as server:
         port = int(server.address.rpartition(":")[2])

@@ -259,9 +259,12 @@ async def test_drain_waits_for_channels_and_then_closes() -> None:
 
 
 async def test_drain_closes_after_the_grace_period() -> None:
-    async with joined() as (client, server):
+    async with joined(GiveReceiver[int]) as (client, server):
+        sender, receiver = aqueduct.channel(int)
+        await client.entrypoint.send(GiveReceiver(receiver))
         began = time.monotonic()
         await client.drain(0.05)
+        sender.cancel()
         assert 0.05 <= time.monotonic() - began < 15
         await server.wait_closed()
 

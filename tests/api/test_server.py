@@ -492,3 +492,201 @@ async def test_leaving_a_server_that_is_silent_takes_a_bounded_time(
             await client.__aexit__(None, None, None)
         assert not client.is_open
         relay.end_blackout()
+
+
+# -- draining --------------------------------------------------------------------------------------
+
+
+class Replies:
+    """A handler that answers each request, a sender, when it may."""
+
+    def __init__(self) -> None:
+        self.may_answer = asyncio.Event()
+        self.working = asyncio.Event()
+        self.ended = 0
+
+    async def answer(self, connection: aqueduct.ServerConnection[Any]) -> None:
+        async for reply in connection.entrypoint:
+            self.working.set()
+            await self.may_answer.wait()
+            async with reply:
+                await reply.send(b"done")
+        self.ended += 1
+
+
+REPLY = aqueduct.Sender[bytes]
+
+
+async def test_a_draining_server_tells_its_clients_and_finishes_what_is_under_way(
+    address: str, reported: list[dict[str, Any]]
+) -> None:
+    """AQ-DRAIN-1, AQ-DRAIN-2, AQ-DRAIN-3."""
+    tls, trust = aqueduct.dev_tls(), aqueduct.dev_trust()
+    replies = Replies()
+    async with asyncio.timeout(SECONDS), aqueduct.serve(address, REPLY, tls=tls) as server:
+        serving = asyncio.create_task(server.run(replies.answer))
+        client = await aqueduct.connect(server.address, REPLY, trust=trust)
+        answers = []
+        for _ in range(2):  # the handler works at one, and has not taken the other
+            sender, receiver = aqueduct.channel()
+            await client.entrypoint.send(sender)
+            answers.append(receiver)
+        await client.entrypoint.flush()
+        await replies.working.wait()
+
+        draining = asyncio.create_task(server.drain(600))
+        await client.entrypoint.wait_closed()
+        sender, unused = aqueduct.channel()
+        with pytest.raises(aqueduct.ReceiverClosed, match="connect again, to another server"):
+            await client.entrypoint.send(sender)
+        sender.cancel()
+        unused.close()
+        with pytest.raises(aqueduct.GoingAway, match="the server is about to stop; connect to"):
+            await aqueduct.connect(server.address, REPLY, trust=trust)
+        assert not draining.done()
+
+        replies.may_answer.set()
+        for answer in answers:
+            assert [message async for message in answer] == [b"done"]
+        await draining
+        await client.wait_closed()
+        ended = client._driver.ended
+        assert ended is not None
+        assert (ended.code, ended.reason) == (aqueduct.CloseCode.GOING_AWAY, "drained")
+        await serving
+        await client.close()
+    assert replies.ended == 1
+    assert reported == []
+
+
+async def test_idle_connections_do_not_hold_a_drain(address: str) -> None:
+    """AQ-DRAIN-3: neither one that a handler reads, nor one that nobody reads."""
+    tls, trust = aqueduct.dev_tls(), aqueduct.dev_trust()
+    handler = Handled()
+    async with asyncio.timeout(SECONDS), aqueduct.serve(address, tls=tls) as server:
+        clients = [await aqueduct.connect(server.address, trust=trust) for _ in range(4)]
+        read, told, unread = [await server.accept() for _ in range(3)]
+        assert read is not None
+        assert told is not None
+        assert unread is not None
+        reading = asyncio.create_task(handler.read(read))
+        await clients[0].entrypoint.send(b"handled")
+        await clients[0].entrypoint.flush()
+        await server.drain(600)
+        await reading
+        assert handler.messages == [b"handled"]
+        assert handler.ended == [None]
+        with pytest.raises(aqueduct.EndOfChannel, match="this side drains the connection"):
+            await told.entrypoint.receive()
+        for client in clients:
+            await client.wait_closed()
+            await client.close()
+
+
+async def test_a_message_without_a_reply_is_handled_before_a_drain_ends(address: str) -> None:
+    handling, may_end = asyncio.Event(), asyncio.Event()
+    handled_: list[bytes] = []
+
+    async def work(connection: aqueduct.ServerConnection[bytes]) -> None:
+        async for message in connection.entrypoint:
+            handling.set()
+            await may_end.wait()
+            handled_.append(message)
+
+    tls, trust = aqueduct.dev_tls(), aqueduct.dev_trust()
+    async with asyncio.timeout(SECONDS), aqueduct.serve(address, tls=tls) as server:
+        serving = asyncio.create_task(server.run(work))
+        async with aqueduct.connect(server.address, trust=trust) as client:
+            for number in range(3):
+                await client.entrypoint.send(b"%d" % number)
+            await client.entrypoint.flush()
+            await handling.wait()
+            draining = asyncio.create_task(server.drain(600))
+            await client.entrypoint.wait_closed()
+            assert not (await asyncio.wait({draining}, timeout=0.05))[0]
+            assert client.is_open
+            may_end.set()
+            await draining
+        await serving
+    assert handled_ == [b"0", b"1", b"2"]
+
+
+async def test_a_channel_goes_on_in_a_drain_after_its_handler_has_returned(address: str) -> None:
+    """AQ-DRAIN-1."""
+    kind = aqueduct.Receiver[bytes]
+    received: list[bytes] = []
+    tasks = []
+
+    async def collect(numbers: aqueduct.Receiver[bytes]) -> None:
+        async for number in numbers:
+            received.append(number)  # noqa: PERF401 -- seen by the test meanwhile
+
+    async def start(connection: aqueduct.ServerConnection[Any]) -> None:
+        tasks.extend([asyncio.create_task(collect(one)) async for one in connection.entrypoint])
+
+    tls, trust = aqueduct.dev_tls(), aqueduct.dev_trust()
+    async with asyncio.timeout(SECONDS), aqueduct.serve(address, kind, tls=tls) as server:
+        serving = asyncio.create_task(server.run(start))
+        async with aqueduct.connect(server.address, kind, trust=trust) as client:
+            sender, receiver = aqueduct.channel()
+            await client.entrypoint.send(receiver)
+            await sender.send(b"before")
+            await eventually(lambda: received == [b"before"], "the handler works")
+            draining = asyncio.create_task(server.drain(600))
+            await client.entrypoint.wait_closed()
+            await sender.send(b"after")
+            await sender.flush()
+            assert not draining.done()
+            sender.finish()
+            await draining
+        await serving
+    assert received == [b"before", b"after"]
+
+
+async def test_a_drain_ends_what_is_open_after_its_grace(address: str) -> None:
+    kind = aqueduct.Receiver[bytes]
+    tls, trust = aqueduct.dev_tls(), aqueduct.dev_trust()
+    async with asyncio.timeout(SECONDS), aqueduct.serve(address, kind, tls=tls) as server:
+        client = await aqueduct.connect(server.address, kind, trust=trust)
+        sender, receiver = aqueduct.channel()
+        await client.entrypoint.send(receiver)
+        await client.entrypoint.flush()
+        await server.drain(0.05)
+        await client.wait_closed()
+        with pytest.raises(aqueduct.ConnectionLost) as caught:
+            await sender.send(b"late")
+        assert caught.value.code == aqueduct.CloseCode.GOING_AWAY
+        await client.close()
+    gc.collect()
+
+
+async def test_a_client_that_drains_ends_the_servers_loop(address: str) -> None:
+    handler = Handled()
+    async with handled(handler.read, address) as where:
+        client = await aqueduct.connect(where, trust=aqueduct.dev_trust())
+        await client.entrypoint.send(b"all of it")
+        await client.drain(600)
+    assert (handler.messages, handler.ended) == ([b"all of it"], [None])
+
+
+async def test_a_client_that_waits_for_acceptance_is_told_of_a_drain(address: str) -> None:
+    """AQ-DRAIN-2."""
+    asked, may_answer = asyncio.Event(), asyncio.Event()
+
+    async def think(headers: Headers, peer: Any) -> None:
+        asked.set()
+        await may_answer.wait()
+
+    tls, trust = aqueduct.dev_tls(), aqueduct.dev_trust()
+    async with (
+        asyncio.timeout(SECONDS),
+        aqueduct.serve(address, REPLY, tls=tls, accept=think) as server,
+    ):
+        first = asyncio.ensure_future(
+            aqueduct.connect(server.address, REPLY, trust=trust).__aenter__()
+        )
+        await asked.wait()
+        server._is_draining = True
+        may_answer.set()
+        with pytest.raises(aqueduct.GoingAway):
+            await first

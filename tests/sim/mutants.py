@@ -216,6 +216,19 @@ MUTANTS = [
         "            self._is_leaving = True\n",
         "            self._is_leaving = False\n",
     ),
+    # Draining
+    Mutant(
+        "a receiver that is stopped goes on",
+        "protocol/receiver.py",
+        "            self._move(ReceiverInput.CLOSE)\n            self._end = End.STOPPED\n",
+        "            self._end = End.STOPPED\n",
+    ),
+    Mutant(
+        "a receiver that is stopped drops what has arrived",
+        "protocol/receiver.py",
+        "            self._end = End.STOPPED\n",
+        "            self._end = End.STOPPED\n            self._drop_queue()\n",
+    ),
     # Credit
     Mutant(
         "DEQUEUED is not sent when the queue runs empty",

@@ -86,6 +86,20 @@ def a_client_that_leaves() -> Record:
     return _end(pair)
 
 
+def a_stop() -> Record:
+    """A receiver that is stopped with one message in its queue and one on its way."""
+    pair = Pair(delay=0.02)
+    pair.run(0.2)
+    pair.client.send(ENTRYPOINT, b"in time")
+    pair.run(0.1)
+    pair.client.send(ENTRYPOINT, b"late")
+    pair.flush()
+    pair.server.stop(ENTRYPOINT)
+    pair.run(0.1)
+    pair.server.take(ENTRYPOINT)
+    return _end(pair)
+
+
 def a_cancel() -> Record:
     """A channel that is cancelled with messages in flight."""
     pair = Pair(delay=0.02)

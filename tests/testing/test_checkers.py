@@ -299,6 +299,11 @@ CASES: list[tuple[str, Callable[[], Record], Doctor]] = [
         add(SendFailed(0.2, Side.CLIENT, ENTRYPOINT, "ChannelClosed", 1, 0, False)),
     ),
     (
+        "stopped keeps what arrived",
+        scenes.a_stop,
+        drop(took(0)),
+    ),
+    (
         "leaving is no error",
         scenes.a_client_that_leaves,
         change_event(saw(ReceiverEnded), how=End.CONNECTION),

@@ -20,6 +20,7 @@ from aqueduct.errors import (
     AqueductError,
     CloseCode,
     ConnectTimeout,
+    GoingAway,
     HandshakeFailed,
     HostUnreachable,
 )
@@ -132,8 +133,8 @@ def connect(
                     )
             except TimeoutError:
                 error = error or silence
-            except HostUnreachable as problem:
-                error = problem
+            except (HostUnreachable, GoingAway) as problem:
+                error = problem  # another route may lead to another server
             except HandshakeFailed as problem:
                 error = problem
                 if left > RETRY_DELAY:

@@ -15,6 +15,7 @@ from aqueduct.errors import (
     AqueductError,
     CloseCode,
     ConnectError,
+    GoingAway,
     HandshakeFailed,
     Refused,
     TLSError,
@@ -106,7 +107,12 @@ class Connection(Generic[T]):
         await self._driver.close(code, reason)
 
     async def drain(self, grace: float = 10.0) -> None:
-        """Wait up to ``grace`` seconds for all channels to end, then close."""
+        """End the entrypoint, wait up to ``grace`` seconds for all channels to end, then close.
+
+        A client finishes its entrypoint. A server stops receiving on it: the client gets
+        `ReceiverClosed`, and the server's ``async for`` ends after what has arrived. Channels that
+        are open go on until they end or the time is over. An idle connection closes at once.
+        """
         await self._driver.drain(grace)
 
     def statistics(self) -> dict[str, float]:
@@ -218,10 +224,12 @@ def connect_error(code: int, reason: str, transport: Transport) -> AqueductError
             CloseCode.VERSION_MISMATCH: VersionMismatch,
             CloseCode.REFUSED: Refused,
             CloseCode.UNAUTHENTICATED: Unauthenticated,
+            CloseCode.GOING_AWAY: GoingAway,  # AQ-DRAIN-2
         }
         kind = kinds.get(code)
         if kind is not None:
-            return kind(f"{where} said: {reason or kind.__name__}")
+            hint = "connect to another server, or try again later" if kind is GoingAway else ""
+            return kind(f"{where} said: {reason or kind.__name__}", hint=hint)
         return ConnectError(f"{where} closed the connection with code {code:#x}: {reason}")
     if transport.is_trust_failure(code):
         return TLSError(

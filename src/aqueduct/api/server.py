@@ -30,6 +30,7 @@ from aqueduct.observe.base import ObserverFactory
 from aqueduct.protocol.budget import Budget
 from aqueduct.protocol.config import Delivery, Limits, config_of
 from aqueduct.protocol.connection import ConnectionCore
+from aqueduct.runtime.connection_driver import ConnectionDriver
 from aqueduct.runtime.headers import Headers, to_pairs
 from aqueduct.runtime.waiters import OTHER_LOOP, Waiters, is_foreign
 from aqueduct.security import ServerTLS
@@ -50,6 +51,7 @@ MAX_ENDED_BYTES = 4 * 1024 * 1024
 """Bytes that arrived on them; one connection may have more. They count as open connections."""
 
 _STOPPING = (CloseCode.GOING_AWAY, "the server stops")
+_DRAINING = (CloseCode.GOING_AWAY, "the server is about to stop")
 
 
 class Refuse(AqueductError):
@@ -113,6 +115,7 @@ class Server(Generic[T]):
         self._arrived = Waiters()
         self._loop = asyncio.get_running_loop()
         self._is_closed = False
+        self._is_draining = False
         self._has_forgotten = False
         self._connections: set[ServerConnection[T]] = set()
         self._leaving: set[asyncio.Task[None]] = set()
@@ -187,9 +190,13 @@ class Server(Generic[T]):
             del connection  # do not keep it alive until the next client connects
 
     async def drain(self, grace: float = 10.0) -> None:
-        """Stop accepting, wait up to ``grace`` seconds for connections to finish, then close."""
+        """Drain all connections, for up to ``grace`` seconds, then close.
+
+        Clients learn it at once: `ReceiverClosed` tells them that the entrypoint takes no more, and
+        new clients get `GoingAway`. What is under way is finished; see `Connection.drain`.
+        """
         self._check_loop()
-        self._listener.stop_accepting()
+        self._is_draining = True
         await asyncio.gather(*(one.drain(grace) for one in self.connections))
         await self.close()
 
@@ -229,6 +236,8 @@ class Server(Generic[T]):
         except TimeoutError:
             driver.close_soon(CloseCode.IDLE, "no connection headers came")
             return
+        if self._turns_away(driver):
+            return
         if self._kind is not bytes:
             headers = driver.peer_headers or ()
             problem = reason_to_refuse(headers, self._codec)
@@ -240,6 +249,8 @@ class Server(Generic[T]):
             answer = self._accept(connection.headers, connection.peer) if self._accept else None
             if inspect.isawaitable(answer):
                 answer = await answer
+            if self._turns_away(driver):
+                return
             driver.accept(to_pairs(answer))
         except Refuse as refusal:
             if refusal.is_busy:
@@ -257,6 +268,12 @@ class Server(Generic[T]):
         self._ready[connection] = None
         self._arrived.wake()
         driver.over.add_done_callback(lambda _: self._handle_end(connection))
+
+    def _turns_away(self, driver: ConnectionDriver) -> bool:
+        """Close the connection of a new client if this server drains (AQ-DRAIN-2)."""
+        if self._is_draining:
+            driver.close_soon(*_DRAINING)
+        return self._is_draining
 
     def _handle_end(self, connection: ServerConnection[T]) -> None:
         """Keep an ended connection that was not accepted yet, within the limits, for `accept`."""
@@ -298,6 +315,7 @@ class Server(Generic[T]):
         failed = (CloseCode.INTERNAL, "the handler failed")
         try:
             await handler(connection)
+            await self._drained(connection)
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
@@ -314,6 +332,12 @@ class Server(Generic[T]):
         else:
             closing = self._close_in_task(connection, CloseCode.NO_ERROR, "")
         await asyncio.shield(closing)
+
+    async def _drained(self, connection: Connection[Any]) -> None:
+        """Wait until `drain` has closed a connection whose handler has returned, if it runs."""
+        if self._is_draining:
+            connection.entrypoint.close()  # the handler receives no more
+            await connection.wait_closed()
 
     def _close_in_task(
         self, connection: ServerConnection[Any], code: CloseCode, reason: str

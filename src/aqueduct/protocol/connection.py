@@ -319,11 +319,14 @@ class ConnectionCore:
         half = self._channels.halves.get(channel)
         return isinstance(half, SendingHalf) and half.give_up()
 
-    def close(self, channel: int, now: float) -> None:
-        """Stop receiving on a channel, and drop what is queued."""
+    def close(self, channel: int, now: float, *, keep_queue: bool = False) -> None:
+        """Stop receiving on a channel, and drop what is queued unless the application takes it."""
         half = self._channels.halves.get(channel)
         if isinstance(half, ReceivingHalf):
-            self._channels.abandon(half.close(), now)
+            if keep_queue:
+                half.stop()
+            else:
+                self._channels.abandon(half.close(), now)
             self._channels.update(half, now)
 
     def take(self, channel: int, limit: int, now: float) -> list[MessageFrame | MessageRun]:

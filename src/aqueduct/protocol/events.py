@@ -16,6 +16,7 @@ class End(Enum):
     RECEIVER_CLOSED = "receiver closed"
     LOST = "lost in transit"
     CONNECTION = "connection ended"
+    STOPPED = "stopped"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,9 @@ class Undelivered:
 
 @dataclass(frozen=True, slots=True)
 class ReceiverEnded:
-    """The receiver ended: nothing more arrives. FINISHED comes after the queue was drained.
+    """The receiver ended: nothing more arrives.
+
+    FINISHED comes after the queue was drained, as does STOPPED, which this side caused itself.
 
     ``lineage`` (LOST, at the creator only) names the lost ancestors, nearest first.
     """

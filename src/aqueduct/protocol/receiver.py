@@ -159,7 +159,7 @@ class ReceivingHalf(ReceiverStateMachine):
         was = self.state
         self._move(ReceiverInput.CANCEL_SENDER)
         self._is_cancelled = True
-        if was is not ReceiverState.OPEN:
+        if was is not ReceiverState.OPEN and self._end is not End.STOPPED:
             return []
         self._end = End.CANCELLED
         self._emit_end(End.CANCELLED)
@@ -198,6 +198,12 @@ class ReceivingHalf(ReceiverStateMachine):
         self._move(ReceiverInput.CLOSE)
         self.owner = Ownership.RELEASED
         return self._drop_queue()
+
+    def stop(self) -> None:
+        """Stop receiving, and leave to the application what has arrived (AQ-DRAIN-1)."""
+        if self.state is ReceiverState.OPEN:
+            self._move(ReceiverInput.CLOSE)
+            self._end = End.STOPPED
 
     # -- calls of the connection -----------------------------------------------------------------
 

@@ -488,13 +488,18 @@ class ConnectionDriver:
             await self.close(CloseCode.NO_ERROR, "", leaving=True)
 
     async def drain(self, grace: float) -> None:
-        """Wait up to ``grace`` seconds for all channels to end, then close."""
+        """End the entrypoint, wait up to ``grace`` seconds for all channels to end, then close."""
         self.check_process()
+        port = self._entry_port
+        if isinstance(port, NetworkReceivePort):
+            port.stop()
+        elif port is not None:
+            port.finish()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(grace):
-                while self.ended is None and self.core.channel_count:
+                while self.ended is None and (self.core.channel_count or not is_handled(port)):
                     await self._flushed.wait()
-        await self.close(CloseCode.GOING_AWAY, "drained")
+        await self.close(CloseCode.GOING_AWAY, "drained")  # AQ-DRAIN-3
 
     @property
     def has_told_end(self) -> bool:
@@ -571,6 +576,11 @@ def is_behind(port: NetworkSendPort) -> bool:
     if port.ended is not None:
         return False
     return port.delivered + port.undelivered < port.sent or not port.is_open()
+
+
+def is_handled(port: Port | None) -> bool:
+    """Return whether the application is done with what arrived on the entrypoint."""
+    return not isinstance(port, NetworkReceivePort) or port.is_handled()
 
 
 def as_it_is(half: ChannelHalf, wanted: type[ChannelHalf] | None) -> ChannelHalf:

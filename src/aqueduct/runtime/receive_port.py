@@ -179,6 +179,21 @@ class NetworkReceivePort:
     def was_cancelled(self) -> bool:
         return self.ended is not None and self.ended.how is End.CANCELLED
 
+    def stop(self) -> None:
+        """Stop receiving; the application gets what has arrived, and then the end (AQ-DRAIN-1)."""
+        if self.ended is None and not self.closed:
+            self.driver.core.close(self.channel, self.driver.time, keep_queue=True)
+            self.driver.touch()
+
+    def is_handled(self) -> bool:
+        """Return whether the application is done with all that arrived.
+
+        It is when it was told of the end, or never received a message.
+        """
+        if self.closed or self.has_told_end:
+            return True
+        return not (self.received or self.ready or self._batch or self._rescued or self.leftover)
+
     def is_open(self) -> bool:
         if self.closed or (self.oneshot and self.received) or self.driver.ended is not None:
             return False
@@ -248,6 +263,7 @@ class NetworkReceivePort:
             if not self._batch and not self._refill():
                 if self.ended is not None:
                     self.has_told_end = True
+                    self.driver.touch()  # for `drain`
                     raise self._end()
                 return NOTHING
             entry = self._batch.pop()
@@ -395,6 +411,8 @@ class NetworkReceivePort:
         ended = self.ended
         assert ended is not None
         name = describe(self.channel)
+        if ended.how is End.STOPPED:
+            return EndOfChannel("this side drains the connection, and everything was received")
         if ended.how is End.FINISHED:
             return EndOfChannel("the channel was finished, and everything was received")
         if ended.how is End.CANCELLED:

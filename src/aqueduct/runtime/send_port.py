@@ -32,7 +32,7 @@ from aqueduct.runtime.ports import (
     mode_is_fixed,
 )
 from aqueduct.runtime.waiters import Waiters
-from aqueduct.wire.chanid import describe, is_oneshot
+from aqueduct.wire.chanid import ENTRYPOINT, describe, is_oneshot
 from aqueduct.wire.primitives import HeaderPairs
 
 if TYPE_CHECKING:
@@ -46,6 +46,12 @@ with its own stream, or 4,000 short ordered ones take some milliseconds."""
 MAX_UNSETTLED = 8_192
 """Unacknowledged unordered messages of one sender; each has its own stream. The receiver can end
 them all with one frame, and more of them would block the event loop for tens of milliseconds."""
+
+RECONNECT_HINT = (
+    "the server is about to stop, or wants no more on this connection: connect again, "
+    "to another server if there is one; other channels go on until they end"
+)
+"""What a client can do when the server closes the entrypoint."""
 
 
 class NetworkSendPort:
@@ -455,7 +461,10 @@ class NetworkSendPort:
         assert ended is not None
         name = describe(self.channel)
         if ended.how is End.RECEIVER_CLOSED:
-            return ReceiverClosed(f"the peer stopped receiving on {name}", channel=self.channel)
+            closed = ReceiverClosed(f"the peer stopped receiving on {name}", channel=self.channel)
+            if self.channel == ENTRYPOINT:  # AQ-DRAIN-1
+                closed.hint = RECONNECT_HINT
+            return closed
         if ended.how is End.LOST:
             return ChannelLostInTransit(
                 f"the message that carried {name} was lost",

@@ -190,6 +190,10 @@ class SimulatedEndpoint:
             observer.receiver_closed(channel)
         self._call("close", channel, lambda now: self.core.close(channel, now))
 
+    def stop(self, channel: int) -> None:
+        """Stop receiving, and keep what has arrived."""
+        self._call("stop", channel, lambda now: self.core.close(channel, now, keep_queue=True))
+
     def take(self, channel: int, limit: int = 1_000_000) -> list[MessageFrame]:
         """Take up to ``limit`` messages from a receiver's queue.
 

@@ -136,6 +136,7 @@ def _draw_weights(random: Random) -> tuple[tuple[str, float], ...]:
         ("finish", 0.6),
         ("cancel", 0.6),
         ("close", 0.5),
+        ("stop", 0.4),
         ("misuse", 0.2),
     )
     drawn = []

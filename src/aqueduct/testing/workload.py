@@ -118,6 +118,8 @@ class Application:
                 self._take_somewhere()
             elif name == "close":
                 self._close_somewhere()
+            elif name == "stop":
+                self._stop_somewhere()
             else:
                 self._end_somewhere(name)
 
@@ -428,6 +430,12 @@ class Application:
             handle = self.random.choice(shown)
             if not self._spares(handle.channel):
                 self._close(handle)
+
+    def _stop_somewhere(self) -> None:
+        if self.receivers:
+            handle = self.random.choice(list(self.receivers.values()))
+            if not self._spares(handle.channel):
+                self.endpoint.stop(handle.channel)
 
     def _close(self, handle: ReceiverHandle) -> None:
         self.receivers.pop(handle.channel, None)

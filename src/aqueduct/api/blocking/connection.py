@@ -149,7 +149,7 @@ class Server(BlockingTwin[servers.Server[T]], Generic[T]):
 
         def work(connection: ServerConnection[T]) -> None:
             try:
-                _handle(handler, connection)
+                _handle(self._inner, handler, connection)
             finally:
                 handlers.pop(threading.current_thread(), None)
                 free.release()
@@ -239,10 +239,13 @@ def serve(
 
 
 def _handle(
-    handler: Callable[[ServerConnection[Any]], object], connection: ServerConnection[Any]
+    server: servers.Server[Any],
+    handler: Callable[[ServerConnection[Any]], object],
+    connection: ServerConnection[Any],
 ) -> None:
     try:
         handler(connection)
+        connection._background.run(server._drained(connection._inner))
     except BaseException as error:  # noqa: BLE001 -- an error in one handler must not stop the server
         if servers.is_end_of(connection._inner, error):
             connection.close()

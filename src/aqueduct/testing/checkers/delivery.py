@@ -60,6 +60,20 @@ def finished_means_all(facts: RunFacts) -> Iterator[Violation]:
 
 
 @checker
+def stopped_keeps_what_arrived(facts: RunFacts) -> Iterator[Violation]:
+    """A receiver that ends STOPPED delivered what was acked, and nothing later (AQ-DRAIN-1)."""
+    for channel in facts.channels.values():
+        end = channel.receiver_end
+        for message in channel.messages:
+            if message.arrived > channel.stop_called and message.taken < NEVER:
+                yield _about(message, "arrived after the receiver was stopped, and was taken")
+            if end is None or end.how is not End.STOPPED:
+                continue
+            if message.acked < NEVER and message.taken == NEVER:
+                yield _about(message, "was acked by a receiver that ended stopped, and never taken")
+
+
+@checker
 def nothing_after_nack(facts: RunFacts) -> Iterator[Violation]:
     """A message that was nacked is never taken, neither before nor after the nack (AQ-UNREL-3).
 

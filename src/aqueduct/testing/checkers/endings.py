@@ -148,8 +148,11 @@ def _problem_of(
     if how is End.RECEIVER_CLOSED:
         if not is_sender:
             return "it is the receiver"
-        if min(channel.close_called, channel.receiver_held) <= time < channel.close_called:
+        closed = min(channel.close_called, channel.stop_called)
+        if min(closed, channel.receiver_held) <= time < closed:
             return "the peer did not close it"
+    if how is End.STOPPED and channel.stop_called > time:
+        return "the receiver was not stopped"
     return None
 
 

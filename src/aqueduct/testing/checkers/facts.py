@@ -216,6 +216,8 @@ class RunFacts:
             facts.finish_called = min(facts.finish_called, called.time)
         elif called.verb == "cancel":
             facts.cancel_called = min(facts.cancel_called, called.time)
+        elif called.verb == "stop":
+            facts.stop_called = min(facts.stop_called, called.time)
         elif called.verb == "close":
             facts.close_called = min(facts.close_called, called.time)
 

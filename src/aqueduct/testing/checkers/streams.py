@@ -296,7 +296,7 @@ def close_has_a_cause(facts: RunFacts) -> Iterator[Violation]:
         closed = channel.close_written
         if closed == NEVER:
             continue
-        if min(channel.close_called, channel.cancel_arrived) <= closed:
+        if min(channel.close_called, channel.stop_called, channel.cancel_arrived) <= closed:
             continue
         if channel.receiver_held > closed and any(drop <= closed for drop in channel.drops):
             continue

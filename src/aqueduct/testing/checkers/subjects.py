@@ -113,6 +113,7 @@ class ChannelFacts:
     finish_called: float = NEVER
     cancel_called: float = NEVER
     close_called: float = NEVER
+    stop_called: float = NEVER
     sender_ends: list[tuple[float, SenderEnded]] = field(default_factory=list)
     receiver_ends: list[tuple[float, ReceiverEnded]] = field(default_factory=list)
     finish_written: float = NEVER
@@ -179,7 +180,8 @@ class ChannelFacts:
     def receiver_gone(self) -> float:
         """When the receiving core stopped receiving on the channel."""
         known = self.lost_known if self.creator == self.receiver else self.forget_arrived
-        return min(self.close_written, known, self.close_called, self.cancel_arrived, self.dropped)
+        called = min(self.close_called, self.stop_called)
+        return min(self.close_written, known, called, self.cancel_arrived, self.dropped)
 
     @property
     def closing_due(self) -> float:

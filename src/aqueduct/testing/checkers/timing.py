@@ -145,7 +145,8 @@ def _wait(rtt: float) -> float:
 
 def _closed_early(channel: ChannelFacts, time: float) -> bool:
     """Return whether the receiver was closed, and so nacked what had not arrived."""
-    return min(channel.close_called, channel.cancel_arrived, channel.dropped) <= time
+    called = min(channel.close_called, channel.stop_called)
+    return min(called, channel.cancel_arrived, channel.dropped) <= time
 
 
 def _announcements(channel: ChannelFacts) -> list[float]:
