@@ -56,11 +56,11 @@ def user_of(headers: aqueduct.Headers) -> str | None:
     return next(known, None)
 
 
-def accept(headers: aqueduct.Headers, peer: object) -> dict[str, str]:
+def accept(headers: aqueduct.Headers, peer: object) -> aqueduct.Accept:
     user = user_of(headers)
     if user is None:
         raise aqueduct.Refuse("unknown token", unauthenticated=True)
-    return {"user": user}
+    return aqueduct.Accept(user, headers={"user": user})
 
 
 class Store:
@@ -68,7 +68,7 @@ class Store:
         self.values: dict[str, str] = {}
 
     async def handle_client(self, connection: aqueduct.ServerConnection[Method]) -> None:
-        await connection.serve(partial(self.handle, user_of(connection.headers)))
+        await connection.serve(partial(self.handle, connection.identity))
 
     async def handle(self, user: str | None, request: Method) -> object:
         """Return the answer, or raise a `CallError` that the caller gets."""

@@ -9,7 +9,7 @@ from aqueduct.api.channels import Channel, channel, oneshot
 from aqueduct.api.client import ClientConnection, connect
 from aqueduct.api.connection import Connection
 from aqueduct.api.handles import Receiver, Sender
-from aqueduct.api.server import Refuse, Server, ServerConnection, serve
+from aqueduct.api.server import Accept, Refuse, Server, ServerConnection, serve
 from aqueduct.errors import (
     AqueductError,
     BindError,
@@ -68,6 +68,7 @@ LOST = Outcome.LOST
 __all__ = [
     "DELIVERED",
     "LOST",
+    "Accept",
     "AqueductError",
     "BindError",
     "CallError",

@@ -293,10 +293,10 @@ def test_a_sender_learns_that_its_receiver_was_closed(address: str) -> None:
 
 
 def test_the_accept_callback_refuses_clients_by_their_headers(own_certificates: None) -> None:
-    def accept(headers: aqueduct.Headers, peer: tuple[str, int]) -> dict[str, str]:
+    def accept(headers: aqueduct.Headers, peer: tuple[str, int]) -> aqueduct.Accept:
         if headers.text("password") != "secret":
             raise aqueduct.Refuse("who are you?", unauthenticated=True)
-        return {"welcome": "yes"}
+        return aqueduct.Accept("ada", {"welcome": "yes"})
 
     trust = aqueduct.dev_trust()
     with blocking.serve("127.0.0.1:0", Sum, tls=aqueduct.dev_tls(), accept=accept) as server:
@@ -308,6 +308,7 @@ def test_the_accept_callback_refuses_clients_by_their_headers(own_certificates: 
             assert connection.headers.text("welcome") == "yes"
             with server.accept(timeout=SECONDS) as other:
                 assert other.headers.text("password") == "secret"
+                assert other.identity == "ada"
             connection.wait_closed(timeout=SECONDS)
             with pytest.raises(aqueduct.ConnectionLost):
                 connection.entrypoint.send(None)  # type: ignore[arg-type]

@@ -264,9 +264,10 @@ async def test_a_retry_costs_only_a_round_trip() -> None:
 
 
 async def test_a_waiting_channel_gets_the_error_that_connect_would_raise() -> None:
-    def refuse(headers: aqueduct.Headers, peer: Any) -> None:
+    def refuse(headers: aqueduct.Headers, peer: Any) -> aqueduct.Accept:
         if headers.get("no"):
             raise aqueduct.Refuse("not today")
+        return aqueduct.Accept()
 
     async with serving(handle, accept=refuse) as server:
         await visit(server)
@@ -317,8 +318,9 @@ async def test_channels_report_a_local_close() -> None:
 
 
 async def test_a_failed_accept_callback_ends_an_early_connection() -> None:
-    def accept(headers: aqueduct.Headers, peer: Any) -> None:
+    def accept(headers: aqueduct.Headers, peer: Any) -> aqueduct.Accept:
         assert not headers.get("fail")
+        return aqueduct.Accept()
 
     errors: list[str] = []
     loop = asyncio.get_running_loop()
@@ -348,9 +350,10 @@ def test_threads_can_use_early_data() -> None:
             with request.reply:
                 request.reply.send(request.text.upper())
 
-    def refuse(headers: aqueduct.Headers, peer: Any) -> None:
+    def refuse(headers: aqueduct.Headers, peer: Any) -> aqueduct.Accept:
         if headers.get("no"):
             raise aqueduct.Refuse("not today")
+        return aqueduct.Accept()
 
     with blocking.serve("127.0.0.1:0", Question, tls=TLS, accept=refuse, early_data=True) as server:
         thread = threading.Thread(target=server.run, args=(answer,), daemon=True)

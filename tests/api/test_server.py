@@ -56,11 +56,11 @@ async def fail_later(headers: Headers, peer: Any) -> None:
 
 
 def answer_nonsense(headers: Headers, peer: Any) -> Any:
-    return 17
+    return aqueduct.Accept(headers=17)  # type: ignore[arg-type]
 
 
 def answer_reserved(headers: Headers, peer: Any) -> Any:
-    return {"aqueduct-limits": "mine"}
+    return aqueduct.Accept(headers={"aqueduct-limits": "mine"})
 
 
 @pytest.mark.parametrize("accept", [fail, fail_later, answer_nonsense, answer_reserved])
@@ -75,6 +75,80 @@ async def test_an_accept_callback_that_fails_ends_that_connection_at_once(
     assert "the accept callback for <ServerConnection peer=" in context["message"]
     assert isinstance(context["exception"], Exception)
     gc.collect()  # a warning about an unclosed half would be an error here
+
+
+@pytest.mark.parametrize("later", [False, True])
+@pytest.mark.parametrize(
+    ("answer", "name"),
+    [
+        (None, "None"),
+        (False, "False"),
+        (True, "True"),
+        (17, "int"),
+        ("the secret", "str"),
+        ({"the": "secret"}, "dict"),
+        (aqueduct.Accept, "type"),
+        (Headers(), "Headers"),
+    ],
+)
+async def test_an_accept_callback_that_returns_anything_but_accept_refuses(
+    answer: Any, name: str, later: bool, reported: list[dict[str, Any]]
+) -> None:
+    """AQ-CONN-9."""
+
+    async def decide_later(headers: Headers, peer: Any) -> Any:
+        return answer
+
+    def decide(headers: Headers, peer: Any) -> Any:
+        return answer
+
+    trust = aqueduct.dev_trust()
+    options: Any = {"tls": aqueduct.dev_tls(), "accept": decide_later if later else decide}
+    async with asyncio.timeout(SECONDS), aqueduct.serve("memory://", **options) as server:
+        with pytest.raises(aqueduct.Refused) as caught:
+            await aqueduct.connect(server.address, trust=trust)
+        assert str(caught.value).endswith(" said: Refused")
+        assert server.connections == []
+    (context,) = reported
+    assert f"was refused: the accept callback returned {name}; to accept" in context["message"]
+    assert "secret" not in context["message"]
+    gc.collect()
+
+
+async def test_a_connection_has_the_identity_that_the_accept_callback_returned(
+    address: str,
+) -> None:
+    async def accept(headers: Headers, peer: Any) -> aqueduct.Accept:
+        return aqueduct.Accept({"user": headers.text("user")}, {"hello": "ada"})
+
+    trust, tls = aqueduct.dev_trust(), aqueduct.dev_tls()
+    async with (
+        asyncio.timeout(SECONDS),
+        aqueduct.serve(address, tls=tls, accept=accept) as server,
+        aqueduct.connect(server.address, trust=trust, headers={"user": "ada"}) as client,
+    ):
+        connection = await server.accept()
+        assert connection is not None
+        assert connection.identity == {"user": "ada"}
+        assert client.headers.text("hello") == "ada"
+
+
+async def test_a_connection_to_a_server_for_everybody_has_no_identity(address: str) -> None:
+    trust, tls = aqueduct.dev_trust(), aqueduct.dev_tls()
+    async with (
+        asyncio.timeout(SECONDS),
+        aqueduct.serve(address, tls=tls) as server,
+        aqueduct.connect(server.address, trust=trust),
+    ):
+        connection = await server.accept()
+        assert connection is not None
+        assert connection.identity is None
+
+
+@pytest.mark.parametrize("accept", [True, False, "all"])
+def test_an_accept_argument_that_is_not_a_function_is_a_type_error(accept: Any) -> None:
+    with pytest.raises(TypeError, match="accept is a function of headers and peer"):
+        serve(accept=accept)
 
 
 async def test_a_server_that_refuses_leaves_nothing_open() -> None:
@@ -673,9 +747,10 @@ async def test_a_client_that_waits_for_acceptance_is_told_of_a_drain(address: st
     """AQ-DRAIN-2."""
     asked, may_answer = asyncio.Event(), asyncio.Event()
 
-    async def think(headers: Headers, peer: Any) -> None:
+    async def think(headers: Headers, peer: Any) -> aqueduct.Accept:
         asked.set()
         await may_answer.wait()
+        return aqueduct.Accept()
 
     tls, trust = aqueduct.dev_tls(), aqueduct.dev_trust()
     async with (

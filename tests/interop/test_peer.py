@@ -440,7 +440,7 @@ async def test_stop_sending_is_answered_with_a_reset_and_nothing_else_happens(
 
 
 async def test_the_server_can_refuse_the_peer(server: Server) -> None:
-    def refuse(headers: aqueduct.Headers, peer: object) -> None:
+    def refuse(headers: aqueduct.Headers, peer: object) -> aqueduct.Accept:
         raise aqueduct.Refuse("not today")
 
     async with (

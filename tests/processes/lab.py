@@ -348,13 +348,13 @@ def resident() -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-def check_password(headers: aqueduct.Headers, peer: tuple[str, int]) -> dict[str, str]:
+def check_password(headers: aqueduct.Headers, peer: tuple[str, int]) -> aqueduct.Accept:
     """Accept clients with the right password."""
     if headers.get("banned"):
         raise aqueduct.Refuse("you are banned")
     if headers.get("password") != PASSWORD:
         raise aqueduct.Refuse("the password is wrong", unauthenticated=True)
-    return {"greeting": f"hello {peer[0]}"}
+    return aqueduct.Accept(headers={"greeting": f"hello {peer[0]}"})
 
 
 async def main(options: argparse.Namespace) -> None:

@@ -167,11 +167,12 @@ async def test_the_accept_callback_refuses_clients_and_checks_credentials() -> N
 async def test_an_accept_callback_that_raises_ends_that_connection_only() -> None:
     calls = 0
 
-    def accept(headers: aqueduct.Headers, peer: tuple[str, int]) -> None:
+    def accept(headers: aqueduct.Headers, peer: tuple[str, int]) -> aqueduct.Accept:
         nonlocal calls
         calls += 1
         if calls == 1:
             raise ZeroDivisionError
+        return aqueduct.Accept()
 
     async with aqueduct.serve("127.0.0.1:0", tls=aqueduct.dev_tls(), accept=accept) as server:
         asyncio.get_running_loop().set_exception_handler(lambda *_: None)
@@ -184,9 +185,9 @@ async def test_an_accept_callback_that_raises_ends_that_connection_only() -> Non
 
 @bounded
 async def test_an_accept_callback_may_be_slow() -> None:
-    async def accept(headers: aqueduct.Headers, peer: tuple[str, int]) -> dict[str, str]:
+    async def accept(headers: aqueduct.Headers, peer: tuple[str, int]) -> aqueduct.Accept:
         await asyncio.sleep(0.1)
-        return {"slow": "but sure"}
+        return aqueduct.Accept(headers={"slow": "but sure"})
 
     async with (
         aqueduct.serve("127.0.0.1:0", tls=aqueduct.dev_tls(), accept=accept) as server,

@@ -201,10 +201,30 @@ async def handle_any(connection: aqueduct.Connection[Any]) -> None:
     await connection.wait_closed()
 
 
-def accept(headers: Headers, peer: tuple[str, int]) -> dict[str, str]:
+def accept(headers: Headers, peer: tuple[str, int]) -> aqueduct.Accept:
     if headers.get("password") is None:
         raise aqueduct.Refuse("who are you?", unauthenticated=True)
+    return aqueduct.Accept("ada", {"hello": peer[0]})
+
+
+async def accept_later(headers: Headers, peer: tuple[str, int]) -> aqueduct.Accept:
+    return aqueduct.Accept()
+
+
+def accept_wrongly(headers: Headers, peer: tuple[str, int]) -> dict[str, str]:
     return {"hello": peer[0]}
+
+
+def accept_by_accident(headers: Headers, peer: tuple[str, int]) -> bool:
+    return headers.get("password") is not None
+
+
+def accept_callbacks() -> None:
+    """A callback that can return anything but `Accept` is an error of its caller."""
+    tls = aqueduct.dev_tls()
+    aqueduct.serve("127.0.0.1:0", tls=tls, accept=accept_later)
+    aqueduct.serve("127.0.0.1:0", tls=tls, accept=accept_wrongly)  # type: ignore[arg-type]
+    aqueduct.serve("127.0.0.1:0", tls=tls, accept=accept_by_accident)  # type: ignore[arg-type]
 
 
 async def server() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import inspect
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Required, Self, TypedDict, TypeVar, Unpack, overload
 
@@ -31,7 +32,7 @@ from aqueduct.protocol.budget import Budget
 from aqueduct.protocol.config import Delivery, Limits, config_of
 from aqueduct.protocol.connection import ConnectionCore
 from aqueduct.runtime.connection_driver import ConnectionDriver
-from aqueduct.runtime.headers import Headers, to_pairs
+from aqueduct.runtime.headers import Headers, HeadersLike, to_pairs
 from aqueduct.runtime.waiters import OTHER_LOOP, Waiters, is_foreign
 from aqueduct.security import ServerTLS
 from aqueduct.transport.address import Address
@@ -54,6 +55,25 @@ _STOPPING = (CloseCode.GOING_AWAY, "the server stops")
 _DRAINING = (CloseCode.GOING_AWAY, "the server is about to stop")
 
 
+@dataclass(frozen=True, slots=True)
+class Accept:
+    """Returned by an accept callback to accept a client; any other value refuses it.
+
+    ::
+
+        def accept(headers: aqueduct.Headers, peer: tuple[str, int]) -> aqueduct.Accept:
+            user = users.get(headers.text("authorization"))
+            if user is None:
+                raise aqueduct.Refuse("unknown token", unauthenticated=True)
+            return aqueduct.Accept(user)
+    """
+
+    identity: Any = None
+    """Who the client is, such as a name or the claims of a token: `ServerConnection.identity`."""
+    headers: HeadersLike | None = None
+    """The server's connection headers, which the client gets."""
+
+
 class Refuse(AqueductError):
     """Raised by an accept callback to refuse a client."""
 
@@ -74,6 +94,8 @@ class ServerConnection(Connection[T]):
     """A server's connection, which receives messages on its entrypoint."""
 
     entrypoint: Receiver[T]
+    identity: Any = None
+    """The identity in the `Accept` that the accept callback returned; None without a callback."""
 
     async def serve(
         self,
@@ -85,7 +107,7 @@ class ServerConnection(Connection[T]):
         await self.entrypoint.serve(handler, concurrency=concurrency)
 
 
-AcceptCallback = Callable[[Headers, Address], Any]
+AcceptCallback = Callable[[Headers, Address], Accept | Awaitable[Accept]]
 ConnectionHandler = Callable[[ServerConnection[Any]], Awaitable[None]]
 
 
@@ -246,12 +268,19 @@ class Server(Generic[T]):
                 return
             driver.set_entrypoint_type(self._kind, codec_of_peer(headers))
         try:
-            answer = self._accept(connection.headers, connection.peer) if self._accept else None
-            if inspect.isawaitable(answer):
-                answer = await answer
+            answer: object = Accept()
+            if self._accept is not None:
+                answer = self._accept(connection.headers, connection.peer)
+                if inspect.isawaitable(answer):
+                    answer = await answer
             if self._turns_away(driver):
                 return
-            driver.accept(to_pairs(answer))
+            if not isinstance(answer, Accept):
+                _report_refusal(connection, answer)
+                driver.refuse(CloseCode.REFUSED, "")  # AQ-CONN-9
+                return
+            connection.identity = answer.identity
+            driver.accept(to_pairs(answer.headers))
         except Refuse as refusal:
             if refusal.is_busy:
                 driver.close_soon(CloseCode.LIMIT_EXCEEDED, refusal.reason)
@@ -372,6 +401,19 @@ def _report_handler(connection: ServerConnection[Any], error: BaseException) -> 
     report(f"the handler of {connection!r} failed", error)
 
 
+def _report_refusal(connection: ServerConnection[Any], answer: object) -> None:
+    """Report a client that was refused because the accept callback returned something else.
+
+    The report does not show what it returned, which may be a secret.
+    """
+    what = repr(answer) if answer is None or isinstance(answer, bool) else type(answer).__name__
+    message = (
+        f"{connection!r} was refused: the accept callback returned {what}; to accept a client, "
+        "return aqueduct.Accept(identity), and to refuse one, raise aqueduct.Refuse"
+    )
+    asyncio.get_running_loop().call_exception_handler({"message": message})
+
+
 def report(message: str, error: BaseException) -> None:
     """Report an exception of the application's code to the event loop's exception handler."""
     loop = asyncio.get_running_loop()
@@ -422,7 +464,9 @@ def serve(
 
     ``memory://name`` serves clients in the same process, without a socket. ``trace`` is a `Trace`,
     or a directory for its Parquet files. Each of ``observers`` makes an `aqueduct.observe.Observer`
-    of each connection: see docs/observing.md. ``codec`` is the one format that the server reads,
+    of each connection: see docs/observing.md. ``accept`` is called with the headers and the address
+    of each new client, and may be a coroutine function: it returns `Accept`, or raises `Refuse`.
+    Any other value refuses the client. ``codec`` is the one format that the server reads,
     such as `aqueduct.codec.JsonCodec`; by default each client chooses one that the server knows.
     ``limits`` are what this side receives, ``delivery`` says how it sends and acknowledges,
     ``options`` are for QUIC: see docs/settings.md.
@@ -433,6 +477,8 @@ def serve(
     """
     codec_for(kind)  # raise here for a type that cannot be one
     choose(kind, codec, ())
+    if accept is not None and not callable(accept):
+        raise TypeError(f"accept is a function of headers and peer, not {accept!r}")
 
     async def open_() -> Server[Any]:
         config = config_of(limits, delivery)

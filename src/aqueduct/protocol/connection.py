@@ -323,10 +323,7 @@ class ConnectionCore:
         """Stop receiving on a channel, and drop what is queued unless the application takes it."""
         half = self._channels.halves.get(channel)
         if isinstance(half, ReceivingHalf):
-            if keep_queue:
-                half.stop()
-            else:
-                self._channels.abandon(half.close(), now)
+            self._channels.abandon(half.stop() if keep_queue else half.close(), now)
             self._channels.update(half, now)
 
     def take(self, channel: int, limit: int, now: float) -> list[MessageFrame | MessageRun]:

@@ -199,11 +199,12 @@ class ReceivingHalf(ReceiverStateMachine):
         self.owner = Ownership.RELEASED
         return self._drop_queue()
 
-    def stop(self) -> None:
-        """Stop receiving, and leave to the application what has arrived (AQ-DRAIN-1)."""
+    def stop(self) -> list[MessageFrame]:
+        """Stop receiving; drop nothing: the application takes what has arrived (AQ-DRAIN-1)."""
         if self.state is ReceiverState.OPEN:
             self._move(ReceiverInput.CLOSE)
             self._end = End.STOPPED
+        return []
 
     # -- calls of the connection -----------------------------------------------------------------
 

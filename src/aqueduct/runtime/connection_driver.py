@@ -43,6 +43,7 @@ from aqueduct.protocol.modes import Mode, hinted_mode
 from aqueduct.runtime.ports import FORKED_REASON, HALF_TWICE
 from aqueduct.runtime.receive_port import NetworkReceivePort
 from aqueduct.runtime.send_port import TURN_BYTES, NetworkSendPort
+from aqueduct.runtime.unclaimed import Unclaimed
 from aqueduct.runtime.unrolled import Unrolled
 from aqueduct.runtime.waiters import OTHER_LOOP, Waiters, is_foreign
 from aqueduct.transport.base import IMMEDIATE_CLOSE_CODES, Transport
@@ -591,26 +592,3 @@ def as_it_is(half: ChannelHalf, wanted: type[ChannelHalf] | None) -> ChannelHalf
             f"asynchronous code declares aqueduct.{type(half).__name__}"
         )
     return half
-
-
-class Unclaimed:
-    """The halves of a message of `bytes`: claimed on first use, closed if never used."""
-
-    __slots__ = ("_driver", "_halves", "_message")
-
-    def __init__(self, driver: ConnectionDriver, message: MessageFrame) -> None:
-        self._driver = driver
-        self._message = message
-        self._halves: tuple[ChannelHalf, ...] | None = None
-
-    def halves(self) -> tuple[ChannelHalf, ...]:
-        """Return their handles, the same ones each time."""
-        if self._halves is None:
-            attachments = self._message.attachments
-            self._halves = tuple(self._driver.claim(one, None, bytes) for one in attachments)
-        return self._halves
-
-    def __del__(self) -> None:
-        loop = self._driver.loop
-        if self._halves is None and not loop.is_closed():
-            loop.call_soon_threadsafe(self._driver.abandon, self._message)

@@ -674,8 +674,9 @@ async def test_an_address_with_many_half_open_connections_must_validate_sooner()
 async def test_a_connection_is_half_open_until_it_is_accepted() -> None:
     decided = asyncio.Event()
 
-    async def accept(headers: aqueduct.Headers, peer: tuple[str, int]) -> None:
+    async def accept(headers: aqueduct.Headers, peer: tuple[str, int]) -> aqueduct.Accept:
         await decided.wait()
+        return aqueduct.Accept()
 
     async with (
         asyncio.timeout(TIMEOUT),

@@ -86,6 +86,8 @@ class ServerConnection(Connection[T]):
 
     entrypoint: Receiver[T]
 
+    identity = Attribute[Any]("What the accept callback returned as the client's identity.")
+
     def serve(self, handler: Callable[[T], object], *, threads: int = THREADS) -> None:
         """Handle each request of this client in a thread; see `Receiver.serve`."""
         self.entrypoint.serve(handler, threads=threads)

@@ -17,7 +17,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from aqueduct.api.handles import Sender
-from aqueduct.api.server import Refuse, Server, ServerConnection, serve
+from aqueduct.api.server import Accept, Refuse, Server, ServerConnection, serve
 from aqueduct.api.waiting import wait_for_next
 from aqueduct.errors import ChannelError, CloseCode, EndOfChannel, MessageError
 from aqueduct.ingest.dedup.jobs import RECALLERS
@@ -177,10 +177,10 @@ class IngestServer:
         for threads in pools:
             await asyncio.to_thread(threads.shutdown)
 
-    async def _accept(self, headers: Headers, peer: Address) -> None:
+    async def _accept(self, headers: Headers, peer: Address) -> Accept:
         """Accept a client with a valid token, after a delay if its address sent wrong ones."""
         if self._permissions.is_open:
-            return
+            return Accept()
         host = peer[0]
         digest = digest_of(headers)
         try:
@@ -193,6 +193,7 @@ class IngestServer:
                 self._throttle.record_invalid(host, has_token=bool(headers.text(AUTHORIZATION)))
                 raise
             self._throttle.record_valid(host, digest)
+            return Accept()
         finally:
             self.metrics.tokens_refused = self._throttle.refused
             self.metrics.tokens_turned_away = self._throttle.turned_away
