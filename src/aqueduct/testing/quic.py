@@ -22,6 +22,7 @@ from aqueduct.protocol.actions import (
     WriteStream,
 )
 from aqueduct.protocol.config import SAFE_DATAGRAM
+from aqueduct.protocol.connection import ConnectionCore
 from aqueduct.testing.clock import StuckTimer, VirtualClock
 from aqueduct.testing.faults import Faults
 from aqueduct.testing.recorder import RecordObserver
@@ -42,7 +43,6 @@ class Core(Protocol):
     def handle_datagram(self, data: bytes, now: float) -> None: ...
     def handle_timer(self, now: float) -> None: ...
     def handle_rtt(self, rtt: float) -> None: ...
-    def handle_datagram_limit(self, size: int) -> None: ...
     def handle_connection_lost(self, code: int, reason: str, by_peer: bool, now: float) -> None: ...
     def poll_actions(self) -> list[Action]: ...
     def next_timer(self) -> float | None: ...
@@ -183,7 +183,9 @@ class FakeQuic(VirtualQuic):
         """Send what the core of ``side`` queued, and set its timer."""
         core = self._cores[side]
         packed_for = self._largest[side]
-        if self._path_random.random() < LIMIT_PROBABILITY:
+        # A core that knows only the draft has a size of its own.
+        is_told = self._path_random.random() < LIMIT_PROBABILITY
+        if is_told and isinstance(core, ConnectionCore):
             self._largest[side] = self._path_random.choice(DATAGRAM_LIMITS)
             core.handle_datagram_limit(self._largest[side])
         for action in core.poll_actions():

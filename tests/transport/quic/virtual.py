@@ -350,7 +350,11 @@ class Parity(Simulation):
     network: RealQuic
 
     def __init__(self, seed: int, quic: type[RealQuic] = RealQuic) -> None:
-        with patch("aqueduct.testing.pair.FakeQuic", quic):
+        # A bridge needs our core at both ends.
+        with (
+            patch("aqueduct.testing.pair.FakeQuic", quic),
+            patch("aqueduct.testing.plan.DRAFT_SHARE", 0.0),
+        ):
             super().__init__(seed)
         network: object = self.pair.network
         assert isinstance(network, RealQuic)
