@@ -58,14 +58,17 @@ class Told:
 
 @asynccontextmanager
 async def serving(
-    handler: Callable[[Any], Any], kind: Any = Any_, **options: Any
+    handler: Callable[[Any], Any],
+    kind: Any = Any_,
+    limits: aqueduct.Limits | None = None,
+    **options: Any,
 ) -> AsyncIterator[aqueduct.ClientConnection[Any]]:
     """Serve requests within the process, and connect to the server."""
     name = f"memory://serving{next(_names)}"
     async with (
         asyncio.timeout(60),
         aqueduct.serve(name, kind, tls=aqueduct.dev_tls()) as server,
-        aqueduct.connect(name, kind, trust=aqueduct.dev_trust()) as client,
+        aqueduct.connect(name, kind, trust=aqueduct.dev_trust(), limits=limits) as client,
     ):
         running = asyncio.create_task(server.serve(handler, **options))
         yield client
@@ -298,6 +301,19 @@ async def test_other_errors_of_a_handler_stay_with_the_server(error: BaseExcepti
         assert caught.value.code == "internal"
         assert "secret" not in str(caught.value)
         assert told.errors == [error]
+
+
+async def test_a_caller_with_too_low_limits_for_an_error_learns_that_there_is_no_reply() -> None:
+    async def handle(request: Wait) -> str:
+        if request.name == "fail":
+            raise CallError("not-found", "x" * 1_000)
+        return request.name
+
+    limits = aqueduct.Limits(max_headers=256)
+    async with serving(handle, limits=limits) as client:
+        with pytest.raises(aqueduct.ChannelCancelled):
+            await client.entrypoint.call(Wait("fail"), timeout=60)
+        assert await client.entrypoint.call(Wait("x"), timeout=60) == "x"  # the server goes on
 
 
 @pytest.mark.parametrize("value", [None, "text", True])

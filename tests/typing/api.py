@@ -196,6 +196,23 @@ async def handle(connection: aqueduct.ServerConnection[Sum]) -> None:
         assert_type(request, Sum)
 
 
+async def handle_sum(request: Sum) -> None:
+    assert_type(request.numbers, Receiver[int])
+
+
+async def reply_to_add(request: Add) -> int:
+    return request.a + request.b
+
+
+async def serve_requests(
+    connection: aqueduct.ServerConnection[Add], mailbox: Receiver[Add], error: aqueduct.CallError
+) -> None:
+    await connection.serve(reply_to_add)
+    await mailbox.serve(reply_to_add, concurrency=1)
+    await mailbox.serve(handle_sum)  # type: ignore[arg-type]
+    assert_type((error.code, error.text, error.by_peer), tuple[str, str, bool])
+
+
 async def handle_any(connection: aqueduct.Connection[Any]) -> None:
     """A handler can accept connections of either side."""
     await connection.wait_closed()
@@ -246,6 +263,8 @@ async def server() -> None:
         assert_type(await running.accept(), aqueduct.ServerConnection[Sum])
         asyncio.ensure_future(running.run(handle_any)).cancel()
         await running.run(handle)
+        await running.serve(handle_sum, concurrency=10)
+        await running.serve(reply_to_add)  # type: ignore[arg-type]
         await running.drain(1.0)
         await running.close()
 

@@ -197,8 +197,10 @@ class _Work:
                 else:
                     break
             reply.finish()
-        except ChannelError:
-            return  # the caller has given up meanwhile
+        except AqueductError:
+            # The caller has given up, or its limits are too low for the error. What is left open of
+            # the request ends next, so that it learns at least that there will be no reply.
+            return
 
     def _handle_closed(self, sender: Sender[Any]) -> None:
         """Cancel the handler if its caller has given up: nobody waits for an answer."""
