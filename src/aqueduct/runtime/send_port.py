@@ -169,12 +169,20 @@ class NetworkSendPort:
             driver.touch()
         send = self._send_plain
         try:
-            if send is not None and self._is_raw and type(value) is bytes:
+            if send is None:
+                self._send_any(value, (), None)
+            elif self._is_raw and type(value) is bytes:
                 send(value, driver.time)
                 size = len(value)
                 driver.unflushed += (size if size > self._least else self._least) + 8
             else:
-                self._send_any(value, (), None)
+                payload, halves = self.codec.encode(value)
+                if halves:
+                    self._send_payload(payload, (), None, halves)
+                else:
+                    send(payload, driver.time)
+                    size = len(payload)
+                    driver.unflushed += (size if size > self._least else self._least) + 8
         except WouldBlock:
             return False
         except MessageTooLarge:
@@ -396,6 +404,15 @@ class NetworkSendPort:
             # A local channel has taken these messages, so they wait for credit instead of
             # displacing each other.
             self.driver.core.check_room(self.channel, len(payload))
+        self._send_payload(payload, headers, receipt, halves)
+
+    def _send_payload(
+        self,
+        payload: bytes,
+        headers: HeaderPairs,
+        receipt: Receipt | None,
+        halves: list[ChannelHalf],
+    ) -> None:
         try:
             if halves or headers or receipt is not None:
                 sent = self.driver.send(self.channel, payload, headers, halves)
