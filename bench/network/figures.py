@@ -30,6 +30,18 @@ def percentile(values: Sequence[float], percent: float) -> float:
     return ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))]
 
 
+def beside_bulk(name: str, idle: Sequence[int], loaded: Sequence[int]) -> dict[str, float]:
+    """Return the figures of one kind of probe, from its times in nanoseconds."""
+    before = percentile(idle, 99) / 1e3
+    p50, p99 = (percentile(loaded, percent) / 1e3 for percent in (50, 99))
+    return {
+        f"{name}_idle": before,
+        f"{name}_p50": p50,
+        f"{name}_p99": p99,
+        f"{name}_share": p99 / (3 * before + 2_000),
+    }
+
+
 @dataclass(frozen=True)
 class Summary:
     """Median and extremes over the runs."""

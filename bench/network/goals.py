@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from bench.network.figures import Summary
-from bench.network.measures import CHANNELS, CROWD, FLIGHT, GOAL_RATE
+from bench.network.measures import CHANNELS, CROWD, CROWDED, FLIGHT, GOAL_RATE, PROBES
 
 OURS = "aqueduct"
 """As pip installs it here: with a compiled core if there is a compiler."""
@@ -60,6 +60,11 @@ GOALS = (
     Goal("T64K.megabytes", "64-KiB messages", 2.0, at_least=True, of="zenoh-quic"),
     Goal("L.p50", "round trip, p50", 1.0, at_least=False, of="zenoh-tls"),
     Goal("H.median", "connect and first answer", 0.7, at_least=False, of="zenoh-quic"),
+    *(
+        Goal(f"{name}.{probe}_share", f"{what} beside {bulk}, p99", 1.0, at_least=False)
+        for name, bulk in (("BULK", "bulk"), (f"BULK{CROWDED}", f"{CROWDED} channels in bulk"))
+        for probe, what in PROBES.items()
+    ),
     Goal("TYPED.rate", "typed messages/s", 250_000, at_least=True),
     Goal("UNORDERED.rate", "unordered messages/s", 60_000, at_least=True),
     Goal("UNRELIABLE.rate", "unreliable messages/s", 200_000, at_least=True),

@@ -9,6 +9,16 @@ FLIGHT = 256
 """Messages of ScalableIPC that are sent and not yet acknowledged."""
 CROWD = 8
 """Concurrent producer processes of an ingest server."""
+PROBES = {
+    "message": "100-byte message on another channel",
+    "cancel": "cancel of another channel",
+    "datagram": "100-byte unreliable message",
+}
+"""What has to arrive soon while one channel of the connection sends as much as it can."""
+BULK_SIZE = 64 * 1024
+"""Bytes of the messages of that channel."""
+CROWDED = 16
+"""Channels in bulk that together fill the connection window."""
 GOAL_RATE = 150_000
 """The goal for an ingest server on two cores, in records per second."""
 DELAY_RATE = 10_000
@@ -33,6 +43,7 @@ class Kind(Enum):
     CALLS = "calls"
     FRESH = "fresh"
     HOLD = "hold"
+    BULK = "bulk"
     DELIVER = "deliver"
     STORE = "store"
     PACE = "pace"
@@ -54,7 +65,7 @@ class Measure:
     size: int
     manner: Manner = Manner.PLAIN
     flight: int = 1
-    """Messages in flight, where each is acknowledged."""
+    """Messages in flight, where each is acknowledged; or channels in bulk."""
     producers: int = 1
     """Concurrent producer processes, where records are stored."""
     rate: int = 0
@@ -85,6 +96,8 @@ ALL = (
     Measure("T64K", Kind.STREAM, 64 * 1024),
     Measure("L", Kind.TRIPS, 100),
     Measure("H", Kind.FRESH, 100),
+    Measure("BULK", Kind.BULK, 100),
+    Measure(f"BULK{CROWDED}", Kind.BULK, 100, flight=CROWDED),
     Measure("CALL", Kind.CALLS, 100),
     Measure("MANY", Kind.STREAM, 100, Manner.MANY),
     Measure("TYPED", Kind.STREAM, 100, Manner.TYPED),
@@ -115,6 +128,19 @@ ROWS = (
     Row("L", "p50", "round trip of 100 bytes, p50", "µs"),
     Row("L", "p99", "round trip of 100 bytes, p99", "µs"),
     Row("H", "median", "connect and first answer", "ms"),
+    *(
+        Row(name, f"{probe}_{figure}", f"{what}, {how}", unit)
+        for name, bulk in (("BULK", "bulk"), (f"BULK{CROWDED}", f"{CROWDED} channels in bulk"))
+        for probe, what in PROBES.items()
+        for figure, how, unit in (
+            ("idle", "idle, p99", "µs"),
+            ("p50", f"beside {bulk}, p50", "µs"),
+            ("p99", f"beside {bulk}, p99", "µs"),
+            ("share", "of 3 times idle p99 + 2 ms", "times"),
+        )
+    ),
+    Row("BULK", "megabytes", "bulk meanwhile, 64-KiB messages", "MB/s"),
+    Row(f"BULK{CROWDED}", "megabytes", f"{CROWDED} channels in bulk meanwhile", "MB/s"),
     Row("CALL", "p50", "`call` with a channel for the answer, p50", "µs"),
     Row("MANY", "rate", "100-byte messages, `receive_many`", "messages/s"),
     Row("TYPED", "rate", "typed messages of 5 fields", "messages/s"),

@@ -25,6 +25,8 @@ class Effort:
     """The seconds of a warm-up stream: windows have grown, and its rate sizes the next stream."""
     calls: int = 5_000
     fresh: int = 30
+    probes: int = 1_000
+    """Small things that are timed beside a channel in bulk, of each kind."""
     channels: int = CHANNELS
     tries: int = 2
     """Maximum attempts of a measurement while the machine is busy."""
@@ -40,7 +42,9 @@ class Effort:
     """Files of the topic that Spark streams over."""
 
 
-QUICK = Effort(seconds=0.5, calls=500, fresh=5, channels=5_000, tries=1, quiet_timeout=0.0)
+QUICK = Effort(
+    seconds=0.5, calls=500, fresh=5, probes=50, channels=5_000, tries=1, quiet_timeout=0.0
+)
 
 
 class Measured(Protocol):
@@ -77,6 +81,8 @@ class Pair:
             return self._lasting(measure, self._deliver)
         if measure.kind is Kind.HOLD:
             return self._hold(measure)
+        if measure.kind is Kind.BULK:
+            return self._steady(lambda: self._probe(measure))
         return self._times(measure)
 
     def _lasting(self, measure: Measure, pour: Callable[[Measure, int], Json]) -> Json:
@@ -140,6 +146,14 @@ class Pair:
             return {**found, "p50": p50, "p99": p99}
 
         return self._steady(once)
+
+    def _probe(self, measure: Measure) -> Json:
+        """Time small things on an idle connection, and beside a channel in bulk."""
+        found = self._watched(measure, self.effort.probes)
+        probes, rate = found["client"].pop("probes"), found["client"].pop("rate")
+        for name, (idle, loaded) in probes.items():
+            found |= figures.beside_bulk(name, idle, loaded)
+        return {**found, "megabytes": rate / 1e6}
 
     def _hold(self, measure: Measure) -> Json:
         started = time.monotonic()

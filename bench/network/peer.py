@@ -1,5 +1,6 @@
 """The interface of a measured library, and the arguments of its processes."""
 
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -7,6 +8,8 @@ from typing import Any
 from bench.network.measures import Manner
 
 HOST = "127.0.0.1"
+PROBE_PAUSE = 0.002
+"""Seconds between two probes."""
 
 Json = dict[str, Any]
 Closing = Callable[[], Awaitable[None]]
@@ -30,6 +33,16 @@ class Counted:
     total: int
     at: int
     """Nanoseconds of a clock that all processes share."""
+
+
+def probe() -> bytes:
+    """Return a message of 100 bytes that begins with the time of a clock that processes share."""
+    return time.monotonic_ns().to_bytes(8) + bytes(92)
+
+
+def sent_at(payload: bytes) -> int:
+    """Return the time at the beginning of such a message."""
+    return int.from_bytes(payload[:8])
 
 
 class Server:
@@ -85,6 +98,21 @@ class Client:
 
     async def fresh(self, payload: bytes) -> tuple[bytes, Closing]:
         """Request on a new connection; return the reply and how to close, which is not timed."""
+        raise NotImplementedError
+
+    probes: tuple[str, ...] = ("message",)
+    """The kinds of probes that the library has, see `PROBES`."""
+
+    async def probe(self, kind: str, count: int) -> list[int]:
+        """Return the nanoseconds that each of a few small things took to the other application."""
+        raise NotImplementedError
+
+    async def start_bulk(self, channels: int) -> None:
+        """Send on other channels of the connection, as much as they take, until `stop_bulk`."""
+        raise NotImplementedError
+
+    async def stop_bulk(self) -> int:
+        """Stop that; return the bytes sent."""
         raise NotImplementedError
 
     async def hold(self, count: int) -> None:

@@ -3,10 +3,10 @@
 import importlib.util
 import os
 import shutil
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from bench.network.goals import IPC_OURS, OURS, PURE
-from bench.network.measures import CROWD
+from bench.network.measures import CROWD, CROWDED
 from bench.network.peer import Json
 
 
@@ -58,11 +58,26 @@ def _zenoh(link: str) -> Peer:
     )
 
 
+def _zenoh_with_priorities(link: str) -> Peer:
+    return replace(
+        _zenoh(link),
+        name=f"zenoh-{link}-prio",
+        label=f"zenoh over {link.upper()}, bulk with the lowest and probes with the highest "
+        "priority",
+        options={"link": link, "priorities": True},
+        skips=("R100", "R1K", "T64K", "L", "H"),
+    )
+
+
+_NO_BULK = ("BULK", f"BULK{CROWDED}")
+
+
 PEERS = (
     Peer(OURS, "Aqueduct, ordered channel of `bytes`", "bench.network.peers.ours", compiled=True),
     Peer(PURE, "the same without a compiled core", "bench.network.peers.ours"),
     _zenoh("tls"),
     _zenoh("quic"),
+    _zenoh_with_priorities("tls"),
     Peer(
         "zmq",
         "pyzmq with asyncio and CURVE, PUSH/PULL and DEALER/ROUTER",
@@ -70,6 +85,7 @@ PEERS = (
         "zmq",
         "pyzmq",
         uvloop=False,  # measured faster without
+        skips=_NO_BULK,
     ),
     Peer(
         "grpc",
@@ -85,11 +101,13 @@ PEERS = (
         "nats",
         "nats-py",
         "nats-server",
+        skips=_NO_BULK,
     ),
     Peer(
         "streams",
         "asyncio streams over TLS, small frames joined by hand",
         "bench.network.peers.over_streams",
+        skips=_NO_BULK,
     ),
 )
 

@@ -59,7 +59,9 @@ CHANNELS = Suite(
     quick=QUICK,
     examples="""\
 measures: R100, R1K, T64K (streams of 100 bytes, 1 KiB, 64 KiB), L (round trip), H (connect and
-first answer); of ours alone CALL, MANY, TYPED, UNORDERED, UNRELIABLE, MEMORY
+first answer), BULK, BULK16 (small things beside
+channels in bulk); of ours alone CALL,
+MANY, TYPED, UNORDERED, UNRELIABLE, MEMORY
 
 examples:
   python -m bench channels                          everything, three times; about ten minutes

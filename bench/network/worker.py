@@ -19,6 +19,12 @@ from bench.network.peer import Client, Json, Server, Setting
 from bench.network.roster import IPC_PEERS, PEERS
 
 STOP_SECONDS = 3.0
+BURST = 200
+"""Probes that are timed beside bulk without a pause."""
+WARM_SECONDS = 0.1
+"""Seconds of bulk before probes are timed beside it."""
+PAUSE_SECONDS = 0.3
+"""Seconds without bulk after that."""
 
 
 class Control:
@@ -97,6 +103,8 @@ async def obey(order: Json, client: Client) -> Json:
         return await time_deliveries(client, payload, count, order["flight"])
     if order["order"] == "fresh":
         return {"times": await time_fresh(client, payload, count)}
+    if order["order"] == "bulk":
+        return await time_probes(client, count, order["flight"])
     await client.hold(count)
     return {}
 
@@ -132,6 +140,31 @@ async def time_deliveries(client: Client, payload: bytes, count: int, flight: in
         for _ in range(flight):
             group.create_task(keep_going())
     return {"seconds": (clock() - began) / 1e9, "times": times}
+
+
+async def time_probes(client: Client, count: int, channels: int) -> Json:
+    """Time small things on the idle connection, then beside channels in bulk.
+
+    Bulk comes in bursts with pauses: the kernel stops a process of real-time priority that takes
+    a whole core for 50 ms in each second.
+    """
+    for kind in client.probes:
+        await client.probe(kind, 10)
+    idle = {kind: await client.probe(kind, count) for kind in client.probes}
+    loaded: dict[str, list[int]] = {kind: [] for kind in client.probes}
+    sent = 0
+    seconds = 0.0
+    for kind, times in loaded.items():
+        while len(times) < count:
+            started = time.monotonic()
+            await client.start_bulk(channels)
+            await asyncio.sleep(WARM_SECONDS)
+            times.extend(await client.probe(kind, min(BURST, count - len(times))))
+            sent += await client.stop_bulk()
+            seconds += time.monotonic() - started
+            await asyncio.sleep(PAUSE_SECONDS)
+    probes = {kind: (idle[kind], loaded[kind]) for kind in client.probes}
+    return {"probes": probes, "rate": sent / seconds}
 
 
 async def time_fresh(client: Client, payload: bytes, count: int) -> list[int]:

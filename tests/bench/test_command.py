@@ -9,7 +9,7 @@ from bench.network.roster import INGEST_PEERS
 
 def test_all_measures_run_three_times_by_default() -> None:
     arguments = parse_arguments(suite.CHANNELS, [])
-    assert len(arguments.only) == 11
+    assert len(arguments.only) == 13
     assert arguments.peer[0].name == "aqueduct"
     assert arguments.runs == 3
 

@@ -28,7 +28,7 @@ def test_every_row_belongs_to_a_measure_and_every_measure_has_a_row(
 
 def test_peers_run_only_streams_round_trips_and_connections() -> None:
     shared = [measure.name for measure in ALL if not measure.ours_only]
-    assert shared == ["R100", "R1K", "T64K", "L", "H"]
+    assert shared == ["R100", "R1K", "T64K", "L", "H", "BULK", "BULK16"]
 
 
 def test_only_memory_is_measured_once() -> None:

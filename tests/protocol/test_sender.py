@@ -10,6 +10,7 @@ from aqueduct.errors import (
     StreamCode,
     WouldBlock,
 )
+from aqueduct.protocol.actions import Room, WriteStream
 from aqueduct.protocol.config import SAFE_DATAGRAM, Config, Limits
 from aqueduct.protocol.connection import Attach, Give, Mode
 from aqueduct.protocol.events import Delivered, End, SenderEnded, Undelivered, Writable
@@ -252,21 +253,39 @@ def test_channels_in_a_dropped_message_are_lost() -> None:
     assert SenderEnded(sent.channels[0], End.LOST, (ENTRYPOINT,)) in peer.events()
 
 
-def test_a_decision_about_an_unsent_datagram_affects_no_other_datagram() -> None:
-    """AQ-UNREL-5: a driver may handle a batch of inputs before it polls the actions."""
-    peer = client_core(limits=Limits(channel_window=10))
-    peer.core.set_mode(ENTRYPOINT, Mode.UNRELIABLE)
-    for _ in range(2):
-        peer.core.send(ENTRYPOINT, b"x" * 5, peer.now)
-    peer.core.handle_timer(peer.now + 1)
-    stream = peer.routed(ENTRYPOINT, AckNackUnreliable((1,)))
-    peer.core.send(ENTRYPOINT, b"y" * 8, peer.now)
-    peer.more(stream, AckNackUnreliable((1,)))
-    peer.core.send(ENTRYPOINT, b"z" * 8, peer.now)
-    peer.wait(1)
-    peer.assert_alive()
-    peer.more(stream, CloseReceiver(), fin=True)
-    assert peer.core.leftovers() == []
+def test_datagrams_that_have_not_left_are_not_announced() -> None:
+    """AQ-PRIO-6: an announcement that overtakes its datagrams has them counted as lost."""
+    peer = sender(Mode.UNRELIABLE)
+    room = Room()
+    room.bytes = 0
+    for payload in (b"a", b"b"):
+        peer.core.send(ENTRYPOINT, payload, peer.now)
+    peer.core.handle_timer(peer.now + 0.026)
+    peer.core.finish(ENTRYPOINT, peer.now)
+    assert peer.core.poll_actions(room) == []
+    peer.poll()
+    assert len(peer.datagrams) == 1
+    (control,) = peer.about(ENTRYPOINT)
+    assert control.about == [SentUnreliable(2), FinishSender(0)]
+    assert control.fin
+
+
+def test_datagrams_that_left_are_announced_while_others_wait() -> None:
+    """AQ-UNREL-1 and AQ-PRIO-6."""
+    peer = sender(Mode.UNRELIABLE)
+    peer.core.send(ENTRYPOINT, b"a", peer.now)
+    peer.poll()
+    peer.core.send(ENTRYPOINT, b"b", peer.now)
+    peer.core.handle_timer(peer.now + 0.026)
+    room = Room()
+    room.bytes, room.urgent, room.writes = 0, 100, 1
+    (write,) = peer.core.poll_actions(room)
+    assert isinstance(write, WriteStream)
+    assert write.data.endswith(SentUnreliable(1).encode())
+    peer._read(write)
+    peer.poll()
+    peer.wait(0.06)
+    assert peer.log[-1][1] == SentUnreliable(1)
 
 
 # -- acks ------------------------------------------------------------------------------------------
@@ -339,7 +358,7 @@ def test_an_unordered_sender_finishes_on_a_control_stream() -> None:
     for _ in range(3):
         peer.core.send(ENTRYPOINT, b"", peer.now)
     peer.core.finish(ENTRYPOINT, peer.now)
-    control = peer.about(ENTRYPOINT)[-1]
+    (control,) = [seen for seen in peer.about(ENTRYPOINT) if FinishSender(3) in seen.about]
     assert control.about == [FinishSender(3)]
     assert control.fin
 

@@ -405,6 +405,7 @@ class RawPeer:
 
     def wait(self, seconds: float) -> None:
         """Advance the time, and run all timers that are due."""
+        self.poll()
         end = self.now + seconds
         while True:
             timer = self.core.next_timer()

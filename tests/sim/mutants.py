@@ -566,4 +566,53 @@ MUTANTS = [
         '        default=0.010,\n        metadata=seconds("How long a receiver collects ack',
         '        default=0.012,\n        metadata=seconds("How long a receiver collects ack',
     ),
+    # Priorities
+    Mutant(
+        "the class of a sender is ignored",
+        "protocol/connection.py",
+        "set_priority(half.flow, check_priority(priority))",
+        "set_priority(half.flow, 4)",
+    ),
+    Mutant(
+        "the least urgent class leaves first",
+        "protocol/priorities.py",
+        "            for flows in self._classes:\n                if flows:\n",
+        "            for flows in self._classes[::-1]:\n                if flows:\n",
+    ),
+    Mutant(
+        "a class has no turn of its own",
+        "protocol/priorities.py",
+        "        if self._turn % 2:\n",
+        "        if False:\n",
+    ),
+    Mutant(
+        "one class has no turn of its own",
+        "protocol/priorities.py",
+        "        if self._turn % 2:\n",
+        "        if self._turn % 2 and self._turn != 13:\n",
+    ),
+    Mutant(
+        "FINISH_SENDER overtakes the messages of its channel",
+        "protocol/outgoing.py",
+        "        elif stream.flow is None and flow.streams and flow not in self._unopened_flows:\n",
+        "        elif False:\n",
+    ),
+    Mutant(
+        "FINISH_SENDER overtakes the datagrams of its channel",
+        "protocol/outgoing.py",
+        "        if stream.flow is None and datagrams:\n",
+        "        if False:\n",
+    ),
+    Mutant(
+        "frames that carry no message leave behind messages",
+        "protocol/outgoing.py",
+        "        if self._control or self._unopened:\n"
+        '            self._poll_control(room, cast("list[Action | OutgoingStream]", actions))\n'
+        "        if not self._control:\n",
+        "        if self._scheduler.waiting:\n"
+        "            self._poll_scheduled(room, actions)\n"
+        "        if self._control or self._unopened:\n"
+        '            self._poll_control(room, cast("list[Action | OutgoingStream]", actions))\n'
+        "        if not self._control:\n",
+    ),
 ]

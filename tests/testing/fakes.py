@@ -5,7 +5,8 @@ from __future__ import annotations
 from itertools import count
 from random import Random
 
-from aqueduct.protocol.actions import Action
+from aqueduct.protocol.actions import Action, Room
+from aqueduct.protocol.outgoing import Outgoing
 from aqueduct.testing.clock import VirtualClock
 from aqueduct.testing.faults import Faults
 from aqueduct.testing.quic import FakeQuic
@@ -55,7 +56,13 @@ class FakeCore:
     def handle_connection_lost(self, code: int, reason: str, by_peer: bool, now: float) -> None:
         self.lost.append((now, code, by_peer))
 
-    def poll_actions(self) -> list[Action]:
+    has_ended = False
+
+    @property
+    def output(self) -> Outgoing:
+        return Outgoing(1_000)
+
+    def poll_actions(self, room: Room | None = None) -> list[Action]:
         actions, self.actions = self.actions, []
         return actions
 

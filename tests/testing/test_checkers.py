@@ -20,7 +20,9 @@ from aqueduct.testing.record import (
     FrameArrived,
     FrameSent,
     MessageReceived,
+    MessageSent,
     MessageTaken,
+    Polled,
     Record,
     RecordEntry,
     SendFailed,
@@ -159,6 +161,28 @@ def leave_something(record: Record) -> None:
 
 CHILD = 8
 LATE = 0b010
+
+
+def send_a_message_before_the_cancel(record: Record) -> None:
+    """Let a message leave in the poll of a CANCEL_SENDER, before it."""
+    message = record.entries[where(record, sent(MessageFrame))]
+    cancel = where(record, sent(CancelSender, CHILD))
+    record.entries.insert(cancel, replace(message, time=record.entries[cancel].time))
+
+
+def let_the_least_urgent_class_leave(record: Record) -> None:
+    """Let a megabyte of one channel leave while a message of a more urgent one waits."""
+    stream = record.entries[where(record, sent(MessageFrame, CHILD))]
+    assert isinstance(stream, FrameSent)
+    waiting = where(record, lambda entry: isinstance(entry, MessageSent) and not entry.channel)
+    time = record.entries[waiting].time
+    writes = ((stream.stream, 1_000_000),)
+    record.entries[waiting + 1 : waiting + 1] = [
+        CommandCalled(time, Side.CLIENT, "set priority", CHILD, "7"),
+        Polled(time, Side.CLIENT, writes),
+    ]
+
+
 GRANDCHILD = 16
 """Ids of the channels the scenes make: client#1> and client#2>."""
 
@@ -308,6 +332,8 @@ CASES: list[tuple[str, Callable[[], Record], Doctor]] = [
         scenes.a_client_that_leaves,
         change_event(saw(ReceiverEnded), how=End.CONNECTION),
     ),
+    ("urgent frames first", scenes.a_cancel, send_a_message_before_the_cancel),
+    ("classes in order", scenes.a_channel_before_its_carrier, let_the_least_urgent_class_leave),
     ("everything ends", scenes.three_messages, leave_something),
 ]
 

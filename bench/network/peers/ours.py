@@ -13,7 +13,7 @@ import msgspec
 import aqueduct
 from aqueduct import Mode
 from bench.network import peer
-from bench.network.measures import Manner
+from bench.network.measures import BULK_SIZE, Manner
 from bench.network.peer import Closing, Counted, Json, Setting
 
 PER_MESSAGE = 200
@@ -74,7 +74,27 @@ class Keep(msgspec.Struct, tag=True):
     taken: aqueduct.Sender[int]
 
 
-Request = Flow | Batches | Datagrams | Readings | Echo | Question | Keep
+class Bulk(msgspec.Struct, tag=True):
+    """Requests that messages are received."""
+
+    data: aqueduct.Receiver[bytes]
+
+
+class Probes(msgspec.Struct, tag=True):
+    """Requests how long each of these messages took; each begins with the time it was sent."""
+
+    data: aqueduct.Receiver[bytes]
+    times: aqueduct.Sender[list[int]]
+
+
+class Doomed(msgspec.Struct, tag=True):
+    """Requests when each of these channels was cancelled, after one message on each."""
+
+    channels: list[aqueduct.Receiver[bytes]]
+    times: aqueduct.Sender[list[int]]
+
+
+Request = Bulk | Probes | Doomed | Flow | Batches | Datagrams | Readings | Echo | Question | Keep
 
 MODES = {
     Manner.PLAIN: Mode.ORDERED,
@@ -112,6 +132,12 @@ class Server(peer.Server):
                 await request.answer.send(request.payload)
             elif isinstance(request, Echo):
                 self._echoes.append(asyncio.create_task(echo(request)))
+            elif isinstance(request, Probes):
+                self._echoes.append(asyncio.create_task(time_probes(request)))
+            elif isinstance(request, Doomed):
+                self._echoes.append(asyncio.create_task(time_cancels(request)))
+            elif isinstance(request, Bulk):
+                self._echoes.append(asyncio.create_task(drain(request)))
             elif isinstance(request, Keep):
                 await self._keep(request)
             else:
@@ -128,6 +154,33 @@ async def echo(request: Echo) -> None:
     async with request.data, request.back:
         async for payload in request.data:
             await request.back.send(payload)
+
+
+async def drain(request: Bulk) -> None:
+    async with request.data:
+        async for _ in request.data:
+            pass
+
+
+async def time_probes(request: Probes) -> None:
+    clock = time.monotonic_ns
+    async with request.data, request.times:
+        times = [clock() - peer.sent_at(payload) async for payload in request.data]
+        await request.times.send(times)
+
+
+async def time_cancels(request: Doomed) -> None:
+    async def end(receiver: aqueduct.Receiver[bytes]) -> int:
+        async with receiver:
+            with contextlib.suppress(aqueduct.ChannelCancelled):
+                await receiver.receive()
+        return time.monotonic_ns()
+
+    async with request.times:
+        for receiver in request.channels:
+            await receiver.receive()
+        await request.times.send([])
+        await request.times.send(await asyncio.gather(*map(end, request.channels)))
 
 
 async def count(request: Flow | Batches | Datagrams | Readings) -> Counted:
@@ -229,6 +282,63 @@ class Client(peer.Client):
     async def fresh(self, payload: bytes) -> tuple[bytes, Closing]:
         connection = await self._connect()
         return await ask(connection, payload), connection.close
+
+    probes = ("message", "cancel", "datagram")
+
+    async def probe(self, kind: str, count: int) -> list[int]:
+        if kind == "cancel":
+            return await self._probe_cancels(count)
+        mode = Mode.UNRELIABLE if kind == "datagram" else Mode.ORDERED
+        sender, receiver = aqueduct.channel(bytes, mode=mode)
+        back, times = aqueduct.channel(list[int])
+        await self._connection.entrypoint.send(Probes(receiver, back))
+        async with times:
+            async with sender:
+                for _ in range(count):
+                    await asyncio.sleep(peer.PROBE_PAUSE)
+                    await sender.send(peer.probe())
+            return await times.receive()
+
+    async def _probe_cancels(self, count: int) -> list[int]:
+        found: list[int] = []
+        while len(found) < count:
+            pairs = [aqueduct.channel(bytes) for _ in range(min(PER_MESSAGE, count - len(found)))]
+            back, times = aqueduct.channel(list[int])
+            receivers = [receiver for _, receiver in pairs]
+            await self._connection.entrypoint.send(Doomed(receivers, back))
+            started = []
+            async with times:
+                for sender, _ in pairs:
+                    await sender.send(b"first")
+                await times.receive()
+                for sender, _ in pairs:
+                    await asyncio.sleep(peer.PROBE_PAUSE)
+                    started.append(time.monotonic_ns())
+                    sender.cancel()
+                ended = await times.receive()
+            found += [end - start for start, end in zip(started, ended, strict=True)]
+        return found
+
+    async def start_bulk(self, channels: int) -> None:
+        self._stopping = asyncio.Event()
+        self._bulk = []
+        for _ in range(channels):
+            sender, receiver = aqueduct.channel(bytes)
+            await self._connection.entrypoint.send(Bulk(receiver))
+            self._bulk.append(asyncio.create_task(self._send_bulk(sender)))
+
+    async def _send_bulk(self, sender: aqueduct.Sender[bytes]) -> int:
+        sent = 0
+        payload = bytes(BULK_SIZE)
+        async with sender:
+            while not self._stopping.is_set():
+                await sender.send(payload)
+                sent += BULK_SIZE
+        return sent
+
+    async def stop_bulk(self) -> int:
+        self._stopping.set()
+        return sum(await asyncio.gather(*self._bulk))
 
     async def hold(self, count: int) -> None:
         while len(self._kept) < count:

@@ -8,13 +8,14 @@ Shared memory is off: by default payloads of 3 KiB and more would bypass the mea
 
 import json
 import socket
+import threading
 import time
 from typing import Any
 
 import zenoh
 
 from bench.network import peer
-from bench.network.measures import Manner
+from bench.network.measures import BULK_SIZE, Manner
 from bench.network.peer import Closing, Counted, Json, Setting
 
 SUBSCRIBED = 1024
@@ -46,9 +47,12 @@ def on_zenoh_thread(function: Any) -> Any:
     return zenoh.handlers.Callback(function, indirect=False)
 
 
-def publisher(session: Any, name: str, *, express: bool) -> Any:
+def publisher(session: Any, name: str, *, express: bool, priority: Any = None) -> Any:
     block = zenoh.CongestionControl.BLOCK
-    return session.declare_publisher(name, congestion_control=block, express=express)
+    priority = zenoh.Priority.DEFAULT if priority is None else priority
+    return session.declare_publisher(
+        name, congestion_control=block, express=express, priority=priority
+    )
 
 
 class Server(peer.Server):
@@ -61,7 +65,11 @@ class Server(peer.Server):
         self._answering = [
             self._session.declare_subscriber("bench/ping", on_zenoh_thread(self._pong)),
             self._session.declare_queryable("bench/echo", on_zenoh_thread(self._echo)),
+            self._session.declare_subscriber("bench/bulk", on_zenoh_thread(lambda _: None)),
+            self._session.declare_subscriber("bench/probe", on_zenoh_thread(self._probe)),
+            self._session.declare_queryable("bench/times", on_zenoh_thread(self._tell_times)),
         ]
+        self._times: list[int] = []
         return {"endpoint": endpoint}
 
     async def receive(self, manner: Manner, size: int, count: int) -> Counted:
@@ -77,6 +85,13 @@ class Server(peer.Server):
     def _pong(self, sample: Any) -> None:
         self._pongs.put(sample.payload.to_bytes())
 
+    def _probe(self, sample: Any) -> None:
+        self._times.append(time.monotonic_ns() - peer.sent_at(sample.payload.to_bytes()))
+
+    def _tell_times(self, query: Any) -> None:
+        times, self._times = self._times, []
+        query.reply("bench/times", json.dumps(times))
+
     def _echo(self, query: Any) -> None:
         query.reply("bench/echo", query.payload.to_bytes(), express=True)
 
@@ -87,9 +102,18 @@ class Client(peer.Client):
         self._session = self._connect()
         self._push = publisher(self._session, "bench/push", express=False)
         self._pings = publisher(self._session, "bench/ping", express=True)
+        has_priorities = self.setting.options.get("priorities", False)
+        first, last = zenoh.Priority.REAL_TIME, zenoh.Priority.BACKGROUND
+        self._bulk = publisher(
+            self._session, "bench/bulk", express=False, priority=last if has_priorities else None
+        )
+        self._probes = publisher(
+            self._session, "bench/probe", express=True, priority=first if has_priorities else None
+        )
         queue = zenoh.handlers.FifoChannel(16)
         self._pongs = self._session.declare_subscriber("bench/pong", queue)
-        while not all(each.matching_status.matching for each in (self._push, self._pings)):
+        publishers = (self._push, self._pings, self._bulk, self._probes)
+        while not all(each.matching_status.matching for each in publishers):
             time.sleep(0.01)  # noqa: ASYNC251 -- nothing else runs on this loop
         # The server's publisher must discover this subscriber as well.
         while True:
@@ -109,6 +133,39 @@ class Client(peer.Client):
         self._pings.put(payload)
         answer: bytes = self._pongs.recv().payload.to_bytes()
         return answer
+
+    async def probe(self, kind: str, count: int) -> list[int]:
+        for _ in range(count):
+            time.sleep(peer.PROBE_PAUSE)  # noqa: ASYNC251 -- nothing else runs on this loop
+            self._probes.put(peer.probe())
+        times: list[int] = []
+        while len(times) < count:
+            time.sleep(0.02)  # noqa: ASYNC251 -- nothing else runs on this loop
+            for reply in self._session.get("bench/times"):
+                if reply.ok is not None:
+                    times += json.loads(reply.ok.payload.to_bytes())
+        return times
+
+    async def start_bulk(self, channels: int) -> None:
+        self._is_sending = True
+        self._sent = [0] * channels
+        self._senders = [
+            threading.Thread(target=self._send_bulk, args=[number]) for number in range(channels)
+        ]
+        for thread in self._senders:
+            thread.start()
+
+    def _send_bulk(self, number: int) -> None:
+        payload = bytes(BULK_SIZE)
+        while self._is_sending:
+            self._bulk.put(payload)
+            self._sent[number] += BULK_SIZE
+
+    async def stop_bulk(self) -> int:
+        self._is_sending = False
+        for thread in self._senders:
+            thread.join()
+        return sum(self._sent)
 
     async def fresh(self, payload: bytes) -> tuple[bytes, Closing]:
         session = self._connect()

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
+
+_UNLIMITED: Final = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,8 +16,7 @@ class WriteStream:
     data: bytes
     fin: bool
     is_message: bool = False
-    """Whether the stream carries messages; such streams leave a reserve of stream credit to the
-    others (AQ-STREAM-9)."""
+    """Whether the stream carries messages, which a cancel may take back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,25 @@ class CloseConnection:
 
     code: int
     reason: str
+
+
+class Room:
+    """What a transport takes in one poll; the core counts it down. Without limits by default."""
+
+    __slots__ = ("bytes", "message_streams", "quantum", "streams", "urgent", "writes")
+
+    def __init__(self) -> None:
+        self.bytes = _UNLIMITED
+        self.urgent = 0
+        """Bytes beyond that, for datagrams and for frames that carry no message."""
+        self.streams = _UNLIMITED
+        """Streams that may be opened (AQ-STREAM-9)."""
+        self.message_streams = _UNLIMITED
+        """Those of them for messages; the others are a reserve for frames that end channels."""
+        self.writes = _UNLIMITED
+        """Writes and datagrams."""
+        self.quantum = 0
+        """Bytes of a sender's turn that suit the transport, if that is more than usual."""
 
 
 Action = WriteStream | ResetStream | SendDatagram | CloseConnection

@@ -238,6 +238,15 @@ class Config:
             "and how long they then wait for it: a few round trips."
         ),
     )
+    quantum: int = field(
+        default=16 * KIB,
+        metadata=whole(
+            "bytes",
+            "What one sender sends before it is another's turn, where several wait: small enough "
+            "that sixteen take a millisecond at 250 MB/s.",
+            least=1,
+        ),
+    )
     max_datagram: int = field(default=_DELIVERY.max_datagram, metadata=_MAX_DATAGRAM)
     max_early_bytes: int = field(
         default=24 * MIB,

@@ -15,7 +15,7 @@ from enum import Enum
 from functools import partial
 
 from aqueduct.errors import ChannelClosed, CloseCode, LocalProtocolError, RemoteProtocolError
-from aqueduct.protocol.actions import Action
+from aqueduct.protocol.actions import Action, Room
 from aqueduct.protocol.audit import leftovers
 from aqueduct.protocol.budget import AddressAccount, Budget, HeldMemory
 from aqueduct.protocol.channels import Channels
@@ -26,7 +26,7 @@ from aqueduct.protocol.half import Context, as_bytes
 from aqueduct.protocol.incoming import Incoming, dispatch, wrong_side
 from aqueduct.protocol.lineage import message_key
 from aqueduct.protocol.modes import Mode, check_mode, with_hint
-from aqueduct.protocol.outgoing import OutgoingStream
+from aqueduct.protocol.outgoing_stream import OutgoingStream
 from aqueduct.protocol.priorities import DEFAULT_PRIORITY, check_priority
 from aqueduct.protocol.receiver import ReceivingHalf
 from aqueduct.protocol.sender import SendingHalf
@@ -93,6 +93,8 @@ class ConnectionCore:
         self.side = side
         self.config = config or Config()
         self._context = Context(side, self.config)
+        self.output = self._context.out
+        """What waits for the transport to have room."""
         self._channels = Channels(self._context)
         self._streams: dict[int, Incoming] = {}
         self._early: dict[Incoming, None] = {}
@@ -294,13 +296,13 @@ class ConnectionCore:
     def priority_of(self, channel: int) -> int:
         """Return the priority class of a sender; the default for one that has ended."""
         half = self._channels.halves.get(channel)
-        return half.priority if isinstance(half, SendingHalf) else DEFAULT_PRIORITY
+        return half.flow.priority if isinstance(half, SendingHalf) else DEFAULT_PRIORITY
 
     def set_priority(self, channel: int, priority: int) -> None:
         """Choose the priority class of a sender, at any time; a no-op for one that has ended."""
         half = self._channels.halves.get(channel)
         if isinstance(half, SendingHalf):
-            half.priority = check_priority(priority)
+            self._context.out.set_priority(half.flow, check_priority(priority))
 
     def finish(self, channel: int, now: float) -> None:
         """Finish a channel: nothing more is sent on it."""
@@ -357,11 +359,11 @@ class ConnectionCore:
 
     # -- outputs ---------------------------------------------------------------------------------
 
-    def poll_actions(self) -> list[Action]:
-        """Return what the transport must do now, in order."""
+    def poll_actions(self, room: Room | None = None) -> list[Action]:
+        """Return what the transport must do now, in order, as far as it has room."""
         if self._context.acks_due:
             self._send_due_acks()
-        return self._context.out.poll()
+        return self._context.out.poll(room)
 
     def poll_events(self) -> list[Event]:
         """Return the events for the application, in order."""

@@ -8,7 +8,8 @@ from aqueduct.errors import LocalProtocolError
 from aqueduct.protocol.config import SAFE_DATAGRAM, Config
 from aqueduct.protocol.events import End, Event
 from aqueduct.protocol.flow import Credit
-from aqueduct.protocol.outgoing import Outgoing, OutgoingStream
+from aqueduct.protocol.outgoing import Outgoing
+from aqueduct.protocol.outgoing_stream import OutgoingStream
 from aqueduct.protocol.scheduling import BlockedSenders
 from aqueduct.protocol.timers import NEVER, Timers
 from aqueduct.wire.chanid import Side
@@ -56,7 +57,7 @@ class Context:
             max_headers=max(limits.max_headers, initial.max_headers),
             max_attachments=max(limits.max_attachments, initial.max_attachments),
         )
-        self.out = Outgoing(min(config.max_datagram, SAFE_DATAGRAM))
+        self.out = Outgoing(min(config.max_datagram, SAFE_DATAGRAM), config.quantum)
         self.events: list[Event] = []
         self.timers = Timers()
         self.credit = Credit(config, self.timers)

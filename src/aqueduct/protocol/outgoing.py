@@ -1,84 +1,30 @@
-"""Outgoing streams and datagrams, packed into few writes per turn of the event loop."""
+"""Outgoing streams and datagrams: the order in which they leave, in few writes per poll.
+
+What a transport has no room for stays here, where more urgent things can still overtake it. In
+each poll resets leave first, then frames that carry no message, then datagrams and messages as the
+`Scheduler` says (AQ-PRIO-2).
+"""
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
+from typing import cast
 
 from aqueduct.protocol.actions import (
     Action,
     CloseConnection,
     ResetStream,
+    Room,
     SendDatagram,
     WriteStream,
 )
-from aqueduct.wire.frames import AckVersion, RouteTo, Version, plain_frames
+from aqueduct.protocol.outgoing_stream import OutgoingDatagram, OutgoingStream, SenderFlow
+from aqueduct.protocol.priorities import Scheduler
+from aqueduct.wire.frames import AckVersion, RouteTo, Version
 from aqueduct.wire.primitives import varint_size
 
 _VERSION = Version().encode()
 _ACK_VERSION = AckVersion().encode()
-
-
-class OutgoingStream:
-    """One of our unidirectional streams, with the data that the transport has not taken yet."""
-
-    __slots__ = (
-        "chunks",
-        "fin",
-        "is_message",
-        "number",
-        "opened",
-        "queued",
-        "run",
-        "run_first",
-        "was_reset",
-    )
-
-    def __init__(self, number: int, is_message: bool = False) -> None:
-        self.number = number
-        self.is_message = is_message
-        self.chunks: list[bytes] | None = None
-        self.run: list[bytes] | None = None
-        """Payloads behind the chunks; `end_run` frames all of them at once."""
-        self.run_first = 0
-        self.fin = False
-        self.opened = False
-        self.queued = False
-        self.was_reset = False
-
-    def end_run(self) -> None:
-        """Frame the payloads of the run and append them to the chunks."""
-        if self.run is not None:
-            frames = plain_frames(self.run_first, self.run)
-            if self.chunks is None:
-                self.chunks = frames
-            else:
-                self.chunks += frames  # in place: a copy per run would be quadratic
-            self.run = None
-
-
-def remove_range(streams: dict[int, OutgoingStream], start: int, stop: int) -> None:
-    """Remove the streams of the messages in a range of numbers."""
-    if stop - start <= len(streams):
-        for number in range(start, stop):
-            streams.pop(number, None)
-    else:
-        for number in [each for each in streams if start <= each < stop]:
-            del streams[number]
-
-
-class OutgoingDatagram:
-    """A datagram that is being filled with messages of one channel."""
-
-    __slots__ = ("channel", "chunks", "dead", "first", "length", "stop")
-
-    def __init__(self, channel: int, first: int, head: bytes) -> None:
-        self.channel = channel
-        self.dead = False
-        """Whether it was dropped before it left."""
-        self.first = first
-        self.stop = first
-        self.chunks = [head]
-        self.length = len(head)
 
 
 class Outgoing:
@@ -86,29 +32,47 @@ class Outgoing:
 
     __slots__ = (
         "_by_channel",
-        "_closing",
+        "_control",
         "_datagrams",
-        "_dirty",
+        "_dead",
         "_last_channel",
         "_last_route",
         "_next_stream",
+        "_quantum",
         "_resets",
+        "_scheduler",
+        "_unopened",
+        "_unopened_flows",
+        "closing",
+        "holds_datagrams",
         "max_datagram",
         "version_acked",
     )
 
-    def __init__(self, max_datagram: int) -> None:
+    def __init__(self, max_datagram: int, quantum: int = 16_384) -> None:
         self.version_acked = False
+        self.holds_datagrams = False
+        """Whether datagrams wait for the handshake (AQ-EARLY-3)."""
         self.max_datagram = max_datagram
         """Bytes of the largest datagram."""
         self._next_stream = 0
         self._last_channel = -1
         self._last_route = b""
-        self._dirty: list[OutgoingStream] = []
-        self._datagrams: list[OutgoingDatagram] = []
+        self._control: deque[OutgoingStream] = deque()
+        """Streams with frames that carry no message."""
+        self._unopened: OrderedDict[OutgoingStream, None] = OrderedDict()
+        """Those that wait for stream credit (AQ-STREAM-9)."""
+        self._quantum = quantum
+        self._scheduler = Scheduler(quantum)
+        self._unopened_flows: OrderedDict[SenderFlow, None] = OrderedDict()
+        """Flows whose next stream waits for stream credit."""
+        self._datagrams: deque[OutgoingDatagram] = deque()
+        self._dead = 0
+        """How many of them were dropped."""
         self._by_channel: dict[int, deque[OutgoingDatagram]] = {}
         self._resets: list[ResetStream] = []
-        self._closing: CloseConnection | None = None
+        self.closing: CloseConnection | None = None
+        """The close, which follows what waits."""
 
     def prelude(self, channel: int) -> bytes:
         """Return the first frames of a sequence (AQ-STREAM-1), VERSION included (AQ-VERSION-1)."""
@@ -118,9 +82,9 @@ class Outgoing:
         route = self._last_route
         return route if self.version_acked else _VERSION + route
 
-    def open(self, channel: int, *, is_message: bool = False) -> OutgoingStream:
-        """Open a stream that is routed to a channel."""
-        stream = OutgoingStream(self._next_stream, is_message)
+    def open(self, channel: int, flow: SenderFlow | None = None) -> OutgoingStream:
+        """Open a stream that is routed to a channel; one of messages belongs to a flow."""
+        stream = OutgoingStream(self._next_stream, flow)
         self._next_stream += 1
         self.write(stream, self.prelude(channel))
         return stream
@@ -155,20 +119,58 @@ class Outgoing:
         stream.fin = True
         self.touch(stream)
 
+    def finish_behind(
+        self,
+        stream: OutgoingStream,
+        flow: SenderFlow,
+        channel: int,
+        frame: bytes,
+        announcement: bytes = b"",
+    ) -> None:
+        """Finish a stream with FINISH_SENDER, behind the messages of its channel (AQ-PRIO-5).
+
+        The announcement of datagrams that have not left waits for these only.
+        """
+        datagrams = self._by_channel.get(channel)
+        if stream.flow is None and datagrams:
+            datagrams[-1].last = (stream, flow, announcement, frame)
+        elif stream.flow is None and flow.streams and flow not in self._unopened_flows:
+            stream.finish_frame = frame
+            flow.append(stream)
+        else:
+            self.write(stream, frame)
+            self.finish(stream)
+
     def touch(self, stream: OutgoingStream) -> None:
         """Queue the stream for the next poll."""
         if not stream.queued:
             stream.queued = True
-            self._dirty.append(stream)
+            flow = stream.flow
+            if flow is None:
+                self._control.append(stream)
+            else:
+                flow.append(stream)
+                if not flow.is_waiting and flow not in self._unopened_flows:
+                    self._scheduler.add(flow)
+
+    def set_priority(self, flow: SenderFlow, priority: int) -> None:
+        """Change the class of what waits, and of what follows (AQ-PRIO-1)."""
+        self._scheduler.move(flow, priority)
 
     def reset(self, stream: OutgoingStream, code: int) -> None:
         """Reset a stream, even a finished one; drop one that the transport has not seen."""
         if stream.was_reset:
             return
         stream.was_reset = True
-        stream.chunks = stream.run = None
+        stream.clear()
         if stream.opened:
             self._resets.append(ResetStream(stream.number, code))
+        flow = stream.flow
+        if flow is None:
+            self._unopened.pop(stream, None)
+        elif flow in self._unopened_flows:  # what is behind the stream may not need credit
+            del self._unopened_flows[flow]
+            self._scheduler.add(flow)
 
     def add_to_datagram(self, channel: int, number: int, frame: bytes) -> None:
         """Add a message to the last datagram if it fits, else to a new one (AQ-SEND-4)."""
@@ -195,47 +197,237 @@ class Outgoing:
         version = 0 if self.version_acked else len(_VERSION)
         return version + 1 + varint_size(channel) + length <= self.max_datagram
 
+    def first_unsent(self, channel: int) -> int:
+        """Return the number of the first message in a datagram that has not left, or -1."""
+        mine = self._by_channel.get(channel)
+        return mine[0].first if mine else -1
+
     def drop_oldest_datagram(self, channel: int) -> tuple[int, int] | None:
         """Drop the channel's oldest unsent datagram; return the range of its numbers."""
         datagrams = self._by_channel.get(channel)
         if not datagrams:
             return None
         datagram = datagrams.popleft()
-        datagram.dead = True
+        if not datagrams:
+            del self._by_channel[channel]
+        self._drop(datagram)
         return datagram.first, datagram.stop
 
     def drop_datagrams(self, channel: int) -> None:
         """Drop all unsent datagrams of a channel."""
         for datagram in self._by_channel.pop(channel, ()):
-            datagram.dead = True
+            self._drop(datagram)
+
+    def _drop(self, datagram: OutgoingDatagram) -> None:
+        datagram.dead = True
+        datagram.chunks.clear()
+        self._dead += 1
+        if 2 * self._dead > len(self._datagrams):
+            self._datagrams = deque([each for each in self._datagrams if not each.dead])
+            self._dead = 0
 
     def close(self, code: int, reason: str, *, at_once: bool) -> None:
         """Close the connection, at once or after the output that has not left."""
         if at_once:
             self.clear()
-        self._closing = CloseConnection(code, reason)
+        self.closing = CloseConnection(code, reason)
 
     def clear(self) -> None:
         """Drop all output."""
-        self._dirty, self._resets, self._datagrams, self._by_channel = [], [], [], {}
+        self._scheduler.clear()
+        self._unopened_flows.clear()
+        self._control.clear()
+        self._unopened.clear()
+        self._resets.clear()
+        self._datagrams.clear()
+        self._dead = 0
+        self._by_channel.clear()
 
-    def poll(self) -> list[Action]:
-        """Return all actions, in order: resets, stream writes, datagrams, the close."""
+    @property
+    def is_waiting(self) -> bool:
+        """Whether anything waits for the transport to have room."""
+        return bool(
+            self._scheduler.waiting
+            or self._control
+            or self._datagrams
+            or self._resets
+            or self._unopened
+            or self._unopened_flows
+        )
+
+    @property
+    def size(self) -> int:
+        """The bytes that wait. This takes linear time."""
+        streams = [*self._control, *self._unopened]
+        for flow in (*self._scheduler.flows(), *self._unopened_flows):
+            assert isinstance(flow, SenderFlow)
+            streams += flow.streams or ()
+        datagrams = sum(each.length for each in self._datagrams if not each.dead)
+        return datagrams + sum(stream.size for stream in streams)
+
+    def poll(self, room: Room | None = None) -> list[Action]:
+        """Return the actions that there is room for, in order; the close when nothing waits."""
+        if room is None:
+            room = Room()
         actions: list[Action] = [*self._resets]
-        self._resets = []
-        dirty, self._dirty = self._dirty, []
-        for stream in dirty:
-            stream.queued = False
-            if stream.was_reset:
-                continue
-            stream.end_run()
-            chunks, stream.chunks = stream.chunks, None
-            stream.opened = True
-            data = b"".join(chunks or ())
-            actions.append(WriteStream(stream.number, data, stream.fin, stream.is_message))
-        actions += [SendDatagram(b"".join(d.chunks)) for d in self._datagrams if not d.dead]
-        self._datagrams, self._by_channel = [], {}
-        if self._closing is not None:
-            actions.append(self._closing)
-            self._closing = None
+        self._resets.clear()
+        if self._control or self._unopened:
+            self._poll_control(room, cast("list[Action | OutgoingStream]", actions))
+        if not self._control:
+            if self._unopened_flows and room.message_streams > 0:
+                self._retry_unopened(room.message_streams)
+            if self._scheduler.waiting or self._datagrams:
+                self._poll_scheduled(room, actions)
+        if self.closing is not None and not self.is_waiting:
+            actions.append(self.closing)
+            self.closing = None
         return actions
+
+    # -- inside ----------------------------------------------------------------------------------
+
+    def _poll_control(self, room: Room, actions: list[Action | OutgoingStream]) -> None:
+        """Add what carries no message; it may use the room for urgent things, too."""
+        control, unopened = self._control, self._unopened
+        if unopened and room.streams > 0:
+            count = min(len(unopened), room.streams)
+            first = [unopened.popitem(last=False)[0] for _ in range(count)]
+            control.extendleft(reversed(first))
+        while control and room.writes > 0 and room.bytes + room.urgent > 0:
+            stream = control.popleft()
+            if stream.was_reset:
+                stream.queued = False
+            elif not stream.opened and room.streams <= 0:
+                unopened[stream] = None
+            else:
+                stream.queued = False
+                if not stream.opened:
+                    self._open(stream, room)
+                data = stream.take(1 << 62)
+                room.bytes -= len(data)
+                room.writes -= 1
+                actions.append(WriteStream(stream.number, data, stream.fin))
+
+    def _retry_unopened(self, streams: int) -> None:
+        """Let flows that waited for stream credit wait for their turn again."""
+        for _ in range(min(len(self._unopened_flows), streams)):
+            flow, _nothing = self._unopened_flows.popitem(last=False)
+            self._scheduler.add(flow)
+
+    def _poll_scheduled(self, room: Room, actions: list[Action]) -> None:
+        """Add datagrams and messages by turns.
+
+        What several turns add to a stream is one write: writes cost more than bytes.
+        """
+        scheduler, datagrams = self._scheduler, self._datagrams
+        scheduler.quantum = max(self._quantum, room.quantum)
+        batch: list[Action | OutgoingStream] = []
+        pieces: dict[int, list[bytes]] = {}
+        while room.writes > 0:
+            while datagrams and datagrams[0].dead:
+                datagrams.popleft()
+                self._dead -= 1
+            with_datagrams = bool(datagrams) and not self.holds_datagrams
+            flow = scheduler.next(with_datagrams=with_datagrams) if room.bytes > 0 else None
+            if flow is None:
+                if not with_datagrams or room.bytes + room.urgent <= 0:
+                    break
+                scheduler.spend(self._send_datagram(room, batch))
+                continue
+            assert isinstance(flow, SenderFlow)
+            most = scheduler.grant(flow, with_datagrams=with_datagrams)
+            most = min(most, room.bytes)
+            size = self._send_from(flow, most, room, batch, pieces)
+            if size < 0:
+                scheduler.remove(flow)
+                self._unopened_flows[flow] = None
+                self._finish_before(flow, room, batch)
+            elif flow.streams:
+                scheduler.charge(flow, size)
+            else:
+                scheduler.spend(size)
+                scheduler.remove(flow)
+        for entry in batch:
+            if isinstance(entry, OutgoingStream):
+                parts = pieces[entry.number]
+                data = parts[0] if len(parts) == 1 else b"".join(parts)
+                is_last = entry.fin and entry.is_empty
+                actions.append(WriteStream(entry.number, data, is_last, True))
+            else:
+                actions.append(entry)
+
+    def _send_datagram(self, room: Room, batch: list[Action | OutgoingStream]) -> int:
+        datagram = self._datagrams.popleft()
+        mine = self._by_channel[datagram.channel]
+        mine.popleft()
+        if not mine:
+            del self._by_channel[datagram.channel]
+        batch.append(SendDatagram(b"".join(datagram.chunks)))
+        room.bytes -= datagram.length
+        room.writes -= 1
+        if datagram.last is not None:
+            stream, flow, announcement, frame = datagram.last
+            if announcement:
+                self.write(stream, announcement)
+            if not stream.was_reset:
+                self.finish_behind(stream, flow, datagram.channel, frame)
+            self._poll_control(room, batch)
+        return datagram.length
+
+    def _send_from(
+        self,
+        flow: SenderFlow,
+        most: int,
+        room: Room,
+        batch: list[Action | OutgoingStream],
+        pieces: dict[int, list[bytes]],
+    ) -> int:
+        """Take the next data of a flow; return its size, or -1 if it needs stream credit."""
+        stream = flow.first()
+        if stream.was_reset:
+            stream.queued = False
+            flow.drop_first()
+            return 0
+        if stream.finish_frame is not None:
+            flow.drop_first()
+            self._finish_now(stream, room, batch)
+            return 0
+        parts = pieces.get(stream.number)
+        if parts is None:
+            if not stream.opened:
+                if room.message_streams <= 0:
+                    return -1
+                self._open(stream, room)
+            parts = pieces[stream.number] = []
+            batch.append(stream)
+            room.writes -= 1
+        data = stream.take(most)
+        parts.append(data)
+        room.bytes -= len(data)
+        if stream.is_empty:
+            stream.queued = False
+            flow.drop_first()
+        return len(data)
+
+    def _finish_before(
+        self, flow: SenderFlow, room: Room, batch: list[Action | OutgoingStream]
+    ) -> None:
+        """Send the FINISH_SENDER of a flow without stream credit: it ends a stream (AQ-PRIO-5)."""
+        assert flow.streams is not None
+        stream = flow.streams[-1]
+        if stream.finish_frame is not None:
+            flow.streams.pop()
+            self._finish_now(stream, room, batch)
+
+    def _finish_now(
+        self, stream: OutgoingStream, room: Room, batch: list[Action | OutgoingStream]
+    ) -> None:
+        if stream.finish_frame is not None:
+            self.write(stream, stream.finish_frame)  # behind announcements that wait as well
+            stream.finish_frame = None
+            self.finish(stream)
+            self._poll_control(room, batch)
+
+    def _open(self, stream: OutgoingStream, room: Room) -> None:
+        stream.opened = True
+        room.streams -= 1
+        room.message_streams -= 1

@@ -6,7 +6,7 @@ from aqueduct.errors import CloseCode, StreamCode
 from aqueduct.protocol.events import End, Readable, ReceiverEnded
 from aqueduct.protocol.half import Context, Ownership
 from aqueduct.protocol.lineage import Node
-from aqueduct.protocol.outgoing import OutgoingStream
+from aqueduct.protocol.outgoing_stream import OutgoingStream
 from aqueduct.protocol.queue import Queue
 from aqueduct.protocol.receiver_states import ReceiverInput, ReceiverState, ReceiverStateMachine
 from aqueduct.protocol.timers import NEVER

@@ -16,8 +16,7 @@ from aqueduct.protocol.flow import check_message
 from aqueduct.protocol.half import Context, Ownership
 from aqueduct.protocol.lineage import Node
 from aqueduct.protocol.modes import Mode, hinted_mode
-from aqueduct.protocol.outgoing import OutgoingStream, remove_range
-from aqueduct.protocol.priorities import DEFAULT_PRIORITY
+from aqueduct.protocol.outgoing_stream import OutgoingStream, SenderFlow, remove_range
 from aqueduct.protocol.sender_states import SenderInput, SenderState, SenderStateMachine
 from aqueduct.protocol.timers import NEVER
 from aqueduct.protocol.unreliable import SentDatagrams
@@ -50,12 +49,12 @@ class SendingHalf(SenderStateMachine):
         "_singles",
         "acks_from",
         "datagrams",
+        "flow",
         "mode",
         "next_reliable",
         "node",
         "oneshot",
         "outstanding",
-        "priority",
         "stream",
         "wanted",
     )
@@ -67,7 +66,8 @@ class SendingHalf(SenderStateMachine):
         self.state = _OPEN
         self.node = node
         self.mode = mode
-        self.priority = DEFAULT_PRIORITY
+        self.flow = SenderFlow()
+        """What waits of its messages, with its priority."""
         self.oneshot = is_oneshot(channel)
         self.next_reliable = 0
         self.outstanding = 0
@@ -186,8 +186,13 @@ class SendingHalf(SenderStateMachine):
             # AQ-FINISH-2: announcements and the finish share the control stream.
             stream = self._control_stream()
             self._announce()
-        out.write(stream, FinishSender(self.next_reliable).encode())
-        out.finish(stream)
+        frame = FinishSender(self.next_reliable).encode()
+        announcement = b""
+        if self.datagrams is not None and (unsent := self.datagrams.unannounced()):
+            self.datagrams.announced += unsent
+            announcement = SentUnreliable(unsent).encode()
+        self._announce_at = NEVER
+        out.finish_behind(stream, self.flow, self.channel, frame, announcement)
 
     def cancel(self, now: float) -> None:
         """Discard what has not arrived (AQ-CANCEL-1). No-op once finished, cancelled or closed."""
@@ -326,6 +331,8 @@ class SendingHalf(SenderStateMachine):
         """Announce datagrams, or answer a ROUTE_TO, when due."""
         if self._announce_at <= now:
             self._announce()
+            if self.datagrams is not None and self.datagrams.unannounced():
+                self._announce_soon(now)
         if self._answer_at <= now:
             self._answer()
         self._wake()
@@ -461,12 +468,12 @@ class SendingHalf(SenderStateMachine):
         self.outstanding = self._credit.release(self.outstanding, size)
         self.allow()
 
-    def _open(self, *, is_message: bool = False) -> OutgoingStream:
+    def _open(self, flow: SenderFlow | None = None) -> OutgoingStream:
         self.node.known = True
-        return self._context.out.open(self.channel, is_message=is_message)
+        return self._context.out.open(self.channel, flow)
 
     def _open_stream(self) -> OutgoingStream:
-        self.stream = self._open(is_message=True)
+        self.stream = self._open(self.flow)
         return self.stream
 
     def _control_stream(self) -> OutgoingStream:
@@ -476,7 +483,7 @@ class SendingHalf(SenderStateMachine):
 
     def _send_apart(self, number: int, frame: bytes) -> None:
         """Send a message on a stream of its own (AQ-STREAM-3)."""
-        stream = self._open(is_message=True)
+        stream = self._open(self.flow)
         if self._singles is None:
             self._singles = {}
         self._singles[number] = stream
@@ -505,8 +512,7 @@ class SendingHalf(SenderStateMachine):
                 number = self.datagrams.add(0)
                 self._announce_soon(now)
                 return number
-            # A peer may have decided numbers that were announced and have not left.
-            for number in range(max(dropped[0], self.datagrams.decided), dropped[1]):
+            for number in range(*dropped):
                 self._release(self.datagrams.forgo(number))
         number = self.datagrams.add(size)
         self.outstanding = self._credit.charge(self.outstanding, size)
@@ -526,13 +532,15 @@ class SendingHalf(SenderStateMachine):
             self._wake()
 
     def _announce(self, *, always: bool = False) -> None:
-        # AQ-UNREL-1
+        """Announce what has left in datagrams, or was dropped (AQ-UNREL-1, AQ-PRIO-6)."""
         self._announce_at = NEVER
-        if self.datagrams is None:
+        datagrams = self.datagrams
+        if datagrams is None:
             return
-        count = self.datagrams.unannounced()
+        unsent = self._context.out.first_unsent(self.channel)
+        count = unsent - datagrams.announced if unsent >= 0 else datagrams.unannounced()
         if count or always:
-            self.datagrams.announced += count
+            datagrams.announced += count
             self._context.out.write(self._control_stream(), SentUnreliable(count).encode())
 
     def _wake(self) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from aqueduct.protocol.actions import Action, ResetStream, WriteStream
+from aqueduct.protocol.actions import Action, ResetStream, Room, WriteStream
 from aqueduct.protocol.connection import Attach, Give
 from aqueduct.protocol.events import Event
+from aqueduct.protocol.outgoing import Outgoing
 from aqueduct.testing.draft_halves import NEVER, DraftHalf, DraftReceiver, DraftSender
 from aqueduct.wire.chanid import Side, channel_id, first_index
 from aqueduct.wire.frames import (
@@ -35,6 +36,9 @@ class DraftOutput:
         self._next_index: dict[int, int] = {}
         self.side = side
         self._version_acked = False
+        self.output = Outgoing(0)
+        """Nothing ever waits in it: this side hands over everything at once."""
+        self.has_ended = False
 
     def handle_rtt(self, rtt: float) -> None:
         """Ignore the round-trip time: the receipt deadline is one second."""
@@ -47,7 +51,10 @@ class DraftOutput:
         """Return whether a frame fits a datagram."""
         return PRELUDE + len(frame.encode()) <= self._datagram_size
 
-    def poll_actions(self) -> list[Action]:
+    def set_priority(self, channel: int, priority: int) -> None:
+        """Do nothing: this side sends in the order of the calls."""
+
+    def poll_actions(self, room: Room | None = None) -> list[Action]:
         """Return what the transport must do."""
         actions, self._actions = self._actions, []
         return actions

@@ -146,7 +146,10 @@ class SimulatedEndpoint:
                 observer.channels_created(channel, sent.number, sent.reliable, sent.channels, names)
         attached = tuple(
             AttachedChannel(
-                made, each.headers if self.knows_draft_only else _expected_headers(each), mode.name
+                made,
+                each.headers if self.knows_draft_only else _expected_headers(each),
+                mode.name,
+                each.priority,
             )
             for made, each, mode in zip(sent.channels, attach, modes, strict=True)
         )
@@ -175,6 +178,15 @@ class SimulatedEndpoint:
         """Set the mode of a sender, before its first message."""
         self._modes[channel] = mode
         self._call("set mode", channel, lambda now: self.core.set_mode(channel, mode), mode.name)
+
+    def set_priority(self, channel: int, priority: int) -> None:
+        """Set the priority class of a sender."""
+        self._call(
+            "set priority",
+            channel,
+            lambda _: self.core.set_priority(channel, priority),
+            str(priority),
+        )
 
     def finish(self, channel: int) -> None:
         """Finish a sender: no more messages follow."""

@@ -40,6 +40,10 @@ class Faults:
     spurious_timer: float = 0.0
     """A timer fires although nothing is due."""
 
+    room: int = 0
+    """The bytes of messages that the transport takes per millisecond; 0 if it takes everything.
+    Other frames and datagrams leave at once in any case."""
+
     blackouts: tuple[tuple[float, float], ...] = ()
     """Start and end of intervals in which streams stall and datagrams are lost."""
 

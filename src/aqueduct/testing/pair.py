@@ -66,6 +66,7 @@ class Pair:
             first_limits=configs[0].initial_limits,
             lateness=faults.lateness,
             draft=draft,
+            quanta=(configs[0].quantum, configs[1].quantum),
         )
         entries = self.record.entries
         self.recorders = observe_pair(self.clock, entries)

@@ -7,6 +7,7 @@ from random import Random
 
 from aqueduct.protocol.config import INITIAL_LIMITS, Config, Limits
 from aqueduct.protocol.connection import Mode
+from aqueduct.protocol.priorities import CLASSES
 from aqueduct.wire.chanid import Side
 
 DRAFT_SHARE = 0.15
@@ -70,6 +71,10 @@ class WorkloadPlan:
     configs: tuple[Config, Config]
     draft: Side | None = None
     """The side that knows only the reference draft, or None."""
+    priorities: tuple[int, ...] = ()
+    """The priority classes to draw from; none if senders keep the default."""
+    priority_seed: int = 0
+    """The seed of those draws, which must not change the others."""
 
 
 def draw_plan(random: Random) -> WorkloadPlan:
@@ -118,6 +123,24 @@ def _draw_common(random: Random) -> WorkloadPlan:
         close_at=moment if 0.06 <= fate < 0.10 else None,
         leave_at=moment if 0.10 <= fate < 0.16 else None,
         configs=draw_configs(random),
+        priorities=(),
+        priority_seed=0,
+    )
+
+
+def with_priorities(plan: WorkloadPlan, random: Random) -> WorkloadPlan:
+    """Add priorities to half of the plans, and short turns, so that few bytes take many."""
+    if random.random() < 0.5:
+        return plan
+    every = range(CLASSES)
+    priorities = tuple(random.choice(every) for _ in range(random.choice((2, 3, 8))))
+    quantum = random.choice((60, 300, 2_000))
+    client, server = (replace(config, quantum=quantum) for config in plan.configs)
+    return replace(
+        plan,
+        configs=(client, server),
+        priorities=priorities,
+        priority_seed=random.getrandbits(32),
     )
 
 

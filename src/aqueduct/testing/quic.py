@@ -18,11 +18,13 @@ from aqueduct.protocol.actions import (
     Action,
     CloseConnection,
     ResetStream,
+    Room,
     SendDatagram,
     WriteStream,
 )
 from aqueduct.protocol.config import SAFE_DATAGRAM
 from aqueduct.protocol.connection import ConnectionCore
+from aqueduct.protocol.outgoing import Outgoing
 from aqueduct.testing.clock import StuckTimer, VirtualClock
 from aqueduct.testing.faults import Faults
 from aqueduct.testing.recorder import RecordObserver
@@ -33,6 +35,8 @@ DATAGRAM_LIMITS = (700, 1_170, 1_422, 15_970)
 """Bytes of the largest datagram, as the path changes."""
 LIMIT_PROBABILITY = 0.05
 TURNS_AT_ONE_INSTANT = 1000
+PACE = 0.001
+"""Seconds after which a transport with limited room takes more."""
 
 
 class Core(Protocol):
@@ -44,7 +48,11 @@ class Core(Protocol):
     def handle_timer(self, now: float) -> None: ...
     def handle_rtt(self, rtt: float) -> None: ...
     def handle_connection_lost(self, code: int, reason: str, by_peer: bool, now: float) -> None: ...
-    def poll_actions(self) -> list[Action]: ...
+    def poll_actions(self, room: Room | None = None) -> list[Action]: ...
+    @property
+    def output(self) -> Outgoing: ...
+    @property
+    def has_ended(self) -> bool: ...
     def next_timer(self) -> float | None: ...
 
 
@@ -68,6 +76,15 @@ class _StreamInFlight:
 def stream_id(number: int, side: Side) -> int:
     """Return QUIC's id of the stream that a core counts as its ``number``-th."""
     return number * 4 + 2 + side
+
+
+def sizes_of(actions: Sequence[Action]) -> tuple[tuple[int, int], ...]:
+    """Return the stream and the size of each write, and of each datagram with stream -1."""
+    return tuple(
+        (action.stream if isinstance(action, WriteStream) else -1, len(action.data))
+        for action in actions
+        if isinstance(action, WriteStream | SendDatagram)
+    )
 
 
 class VirtualQuic(ABC):
@@ -178,6 +195,8 @@ class FakeQuic(VirtualQuic):
         """Draws the sizes of datagrams, so that they do not change all other choices of a seed."""
         self._largest = [SAFE_DATAGRAM, SAFE_DATAGRAM]
         """The largest datagram that each core may send."""
+        self._is_paced = [False, False]
+        """Whether a side has to wait until it may send messages again."""
 
     def flush(self, side: Side) -> None:
         """Send what the core of ``side`` queued, and set its timer."""
@@ -188,7 +207,10 @@ class FakeQuic(VirtualQuic):
         if is_told and isinstance(core, ConnectionCore):
             self._largest[side] = self._path_random.choice(DATAGRAM_LIMITS)
             core.handle_datagram_limit(self._largest[side])
-        for action in core.poll_actions():
+        actions = core.poll_actions(self._room(side))
+        if actions and self._alive[side]:
+            self._recorders[side].polled(sizes_of(actions))
+        for action in actions:
             if not self._alive[side]:
                 break
             if isinstance(action, WriteStream):
@@ -200,6 +222,22 @@ class FakeQuic(VirtualQuic):
             else:
                 self._close(side, action)
         self._set_timer(side)
+        if core.output.is_waiting and self._alive[side] and not self._is_paced[side]:
+            self._is_paced[side] = True
+            self.clock.after(PACE, self._continue, side)
+
+    def _room(self, side: Side) -> Room:
+        """Return what the transport takes now; a core that has ended waits for nothing."""
+        room = Room()
+        if self.faults.room and not self._cores[side].has_ended:
+            room.urgent = room.bytes
+            room.bytes = 0 if self._is_paced[side] else self.faults.room
+        return room
+
+    def _continue(self, side: Side) -> None:
+        self._is_paced[side] = False
+        if self._alive[side]:
+            self.flush(side)
 
     # Streams
 

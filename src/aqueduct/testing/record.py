@@ -18,6 +18,7 @@ from aqueduct.protocol.events import (
     SenderEnded,
     Undelivered,
 )
+from aqueduct.protocol.priorities import DEFAULT_PRIORITY
 from aqueduct.wire.chanid import Side, describe
 from aqueduct.wire.frames import (
     AckNackUnreliable,
@@ -32,6 +33,9 @@ from aqueduct.wire.frames import (
     frame_name,
 )
 from aqueduct.wire.primitives import HeaderPairs
+
+QUANTUM = 16 * 1024
+"""The default of `Record.quanta`."""
 
 NO_CHANNEL = -1
 """The channel of a frame that belongs to the connection."""
@@ -144,11 +148,23 @@ class MessageSent(RecordEntry):
 
 @dataclass(slots=True)
 class AttachedChannel:
-    """A channel made for a message, and the mode with which its sender starts."""
+    """A channel made for a message, and the mode and priority with which its sender starts."""
 
     channel: int
     headers: HeaderPairs
     mode: str
+    priority: int = DEFAULT_PRIORITY
+
+
+@dataclass(slots=True)
+class Polled(RecordEntry):
+    """A transport took what a core had to send; the frames that became complete follow."""
+
+    writes: tuple[tuple[int, int], ...]
+    """The stream and the size of each write, and of each datagram with stream -1."""
+
+    def __str__(self) -> str:
+        return f">> {sum(size for _, size in self.writes)} bytes leave"
 
 
 @dataclass(slots=True)
@@ -263,6 +279,13 @@ class Record:
 
     draft: Side | None = None
     """The side that knows only the reference draft, if any."""
+
+    backlog: float = 0.0
+    """Seconds that frames may wait for the transport; 0 if those without messages leave at once,
+    and datagrams too."""
+
+    quanta: tuple[int, int] = (QUANTUM, QUANTUM)
+    """The bytes of a sender's turn at the client and at the server."""
 
     entries: list[RecordEntry] = field(default_factory=list)
 

@@ -19,6 +19,7 @@ from aqueduct.testing.record import (
     FrameArrived,
     FrameSent,
     MessageTaken,
+    Polled,
     RecordEntry,
     RttMeasured,
     StreamEnded,
@@ -149,6 +150,10 @@ class RecordObserver:
             now = self._clock.now
             self._entries.extend(FrameArrived(now, self.side, sent) for sent in held)
 
+    def polled(self, writes: tuple[tuple[int, int], ...]) -> None:
+        """Record what the transport took."""
+        self._entries.append(Polled(self._clock.now, self.side, writes))
+
     def rtt_measured(self, rtt: float) -> None:
         """Record that the core got the round-trip time."""
         self._entries.append(RttMeasured(self._clock.now, self.side, rtt))
@@ -171,7 +176,7 @@ class RecordObserver:
             while (frame := parser.next()) is not None:
                 end = transfer.fed - parser.held
                 if isinstance(frame, MessageRun):
-                    self._note_run(transfer, frame, end)
+                    self._note_run(transfer, frame)
                 else:
                     if isinstance(frame, RouteTo):
                         transfer.channel = frame.channel
@@ -182,15 +187,12 @@ class RecordObserver:
             text = f"wrote unreadable bytes: {error}"
             self._entries.append(CoreFault(self._clock.now, self.side, text))
 
-    def _note_run(self, transfer: _Transfer, run: MessageRun, end: int) -> None:
-        messages = list(run.messages())
-        sizes = [
-            len(message_head(message.number, len(message.payload))) + len(message.payload)
-            for message in messages
-        ]
-        end -= sum(sizes)
-        for message, size in zip(messages, sizes, strict=True):
-            end += size
+    def _note_run(self, transfer: _Transfer, run: MessageRun) -> None:
+        # The parser may have read the head of a message behind the run.
+        end = transfer.ends[-1]
+        for message in run.messages():
+            size = len(message.payload)
+            end += len(message_head(message.number, size)) + size
             self._note(transfer, message, end)
 
     def _note(self, transfer: _Transfer, frame: Frame, end: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from aqueduct.errors import CloseCode
@@ -11,7 +11,7 @@ from aqueduct.testing.clock import seeded
 from aqueduct.testing.endpoint import CoreFailed
 from aqueduct.testing.faults import Faults, draw_faults
 from aqueduct.testing.pair import Pair
-from aqueduct.testing.plan import WorkloadPlan, draw_plan
+from aqueduct.testing.plan import WorkloadPlan, draw_plan, with_priorities
 from aqueduct.testing.record import MessageSent, Record
 from aqueduct.testing.workload import Application, WorkloadBudget
 from aqueduct.wire.chanid import Side
@@ -43,8 +43,12 @@ class Simulation:
         self, seed: int, *, plan: WorkloadPlan | None = None, faults: Faults | None = None
     ) -> None:
         self.seed = seed
-        self.plan = plan or draw_plan(seeded(seed, "plan"))
-        faults = faults or draw_faults(seeded(seed, "faults"), self.plan.duration)
+        priorities = seeded(seed, "priorities")
+        self.plan = plan or with_priorities(draw_plan(seeded(seed, "plan")), priorities)
+        if faults is None:
+            faults = draw_faults(seeded(seed, "faults"), self.plan.duration)
+            if self.plan.priorities:
+                faults = replace(faults, room=priorities.choice((0, 200, 1_000, 5_000)))
         client_config, server_config = self.plan.configs
         self.pair = Pair(
             seed,

@@ -17,6 +17,7 @@ from aqueduct.protocol.events import (
     SenderEnded,
     Writable,
 )
+from aqueduct.protocol.priorities import DEFAULT_PRIORITY
 from aqueduct.runtime.receive_port import NetworkReceivePort
 from aqueduct.testing.endpoint import CoreFailed, SimulatedEndpoint, stated_mode
 from aqueduct.testing.plan import WorkloadPlan
@@ -87,6 +88,7 @@ class Application:
         self.over = False
         self.draining = False
         self._serial = 0
+        self._priorities = Random(f"{endpoint.side.name} {plan.priority_seed}")
         self._ready: dict[int, ReceiverHandle] = {}
         self._operations = [name for name, _ in plan.weights]
         self._weights = [weight for _, weight in plan.weights]
@@ -312,6 +314,8 @@ class Application:
             if self.random.random() < self.plan.choose_mode or self.endpoint.knows_draft_only:
                 handle.mode = self.random.choice(self.plan.modes)
                 self.endpoint.set_mode(handle.channel, handle.mode)
+        if self.plan.priorities and self._priorities.random() < 0.1:
+            self.endpoint.set_priority(handle.channel, self._draw_priority())
         attach = self._draw_attachments()
         headers = HEADERS if self.random.random() < self.plan.headers else ()
         payload = self._draw_payload()
@@ -365,9 +369,15 @@ class Application:
                 oneshot=self.random.random() < self.plan.oneshot,
                 headers=HEADERS if self.random.random() < self.plan.headers else (),
                 mode=self.random.choice(self.plan.modes),
+                priority=self._draw_priority(),
             )
             for _ in range(count)
         ]
+
+    def _draw_priority(self) -> int:
+        if not self.plan.priorities:
+            return DEFAULT_PRIORITY
+        return self._priorities.choice(self.plan.priorities)
 
     def _draw_payload(self) -> bytes:
         size = self.random.choice(self.plan.sizes)

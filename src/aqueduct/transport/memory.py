@@ -25,7 +25,7 @@ from time import monotonic
 
 from aqueduct.errors import BindError, CloseCode, ConnectError, HostUnreachable
 from aqueduct.observe.base import Observer
-from aqueduct.protocol.actions import Action, ResetStream, SendDatagram, WriteStream
+from aqueduct.protocol.actions import Action, ResetStream, Room, SendDatagram, WriteStream
 from aqueduct.protocol.connection import ConnectionCore
 from aqueduct.transport.address import Address, Route
 from aqueduct.transport.base import (
@@ -39,6 +39,8 @@ SCHEME = "memory://"
 ROUND_TRIP = 0.001
 """Seconds of a round trip, as the core and the statistics see it: a few turns of the event loop."""
 
+_TURN_BYTES = 256 * 1024
+"""Bytes that one turn hands over; more urgent things can overtake the rest."""
 _TIMER_GRAIN = 0.001
 _NEVER = float("inf")
 _VANISHED = "the peer ended without a close"
@@ -116,10 +118,14 @@ class MemoryTransport:
             self.loop.call_soon(self._turn)
 
     def flush(self) -> None:
-        """Hand the actions of the core to the other end now."""
+        """Hand all actions of the core to the other end now."""
+        self._hand_over(Room())
+
+    def _hand_over(self, room: Room) -> None:
+        """Hand over the actions that there is room for."""
         if self._other_end is None or self.is_closed:
             return
-        sent = [action for action in self.core.poll_actions() if self._is_sendable(action)]
+        sent = [action for action in self.core.poll_actions(room) if self._is_sendable(action)]
         if sent:
             self._batches_sent += 1
             self._other_end.receive(sent)
@@ -134,8 +140,8 @@ class MemoryTransport:
             self.loop.call_soon(self._read)
 
     def is_drained(self) -> bool:
-        """Return True: what was handed over is read, in order, before the close that follows."""
-        return self._other_end is not None
+        """Return whether all was handed over: it is read, in order, before a close."""
+        return self._other_end is not None and not self.core.output.is_waiting
 
     def is_trust_failure(self, code: int) -> bool:
         """Return False: there are no certificates."""
@@ -180,7 +186,7 @@ class MemoryTransport:
             "congestion_window": 0,
             "bytes_in_flight": 0,
             "streams": len(self._open_streams),
-            "send_buffer": 0,
+            "send_buffer": self.core.output.size,
         }
 
     def _is_sendable(self, action: Action) -> bool:
@@ -215,7 +221,11 @@ class MemoryTransport:
         if self._is_released:
             return
         self._deliver_events()
-        self.flush()
+        room = Room()
+        room.bytes, room.urgent = _TURN_BYTES, _TURN_BYTES
+        self._hand_over(room)
+        if self.core.output.is_waiting and not self.is_closed:
+            self.schedule_flush()
         if self._owner is not None:
             self._owner.handle_flushed(self._hub.flushes_due)
         if self.is_closed:

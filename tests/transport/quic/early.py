@@ -17,7 +17,7 @@ from aqueduct.transport.quic.tickets import ServerTickets
 from aqueduct.transport.quic.tls import EngineConfiguration
 from aqueduct.transport.udp import Packet
 from aqueduct.wire.chanid import ENTRYPOINT, Side
-from tests.transport.quic.virtual import RealQuic
+from tests.transport.quic.virtual import DRAIN, RealQuic
 
 DELAY = 0.05
 RTT = 2 * DELAY
@@ -96,7 +96,9 @@ class World:
             },
         )
         self._patch.setattr("aqueduct.testing.pair.FakeQuic", network)
-        return Pair(seed, faults=faults or Faults(delay=DELAY), accept=accept)
+        pair = Pair(seed, faults=faults or Faults(delay=DELAY), accept=accept)
+        pair.record.backlog = DRAIN
+        return pair
 
     def a_ticket(self) -> SessionTicket:
         """Return a ticket of the server's store, from an earlier connection."""

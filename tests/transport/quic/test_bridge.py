@@ -12,6 +12,7 @@ import pytest
 from qh3.quic.events import StopSendingReceived
 
 from aqueduct.errors import CloseCode
+from aqueduct.protocol.actions import WriteStream
 from aqueduct.protocol.config import Config
 from aqueduct.protocol.connection import Attach, Give, Mode
 from aqueduct.protocol.events import (
@@ -32,10 +33,9 @@ from aqueduct.transport.quic.costs import Unacknowledged
 from aqueduct.transport.quic.endpoint import QuicSettings
 from aqueduct.transport.quic.engine import MAX_REASON, shortened
 from aqueduct.transport.quic.tls import EngineConfiguration
-from aqueduct.transport.quic.write_queue import Write
 from aqueduct.wire.chanid import ENTRYPOINT, Side
 from aqueduct.wire.frames import MessageFrame
-from tests.transport.quic.virtual import NoHandshake, RealQuic
+from tests.transport.quic.virtual import DRAIN, NoHandshake, RealQuic
 
 
 def real_pair(
@@ -47,6 +47,7 @@ def real_pair(
 ) -> Pair:
     monkeypatch.setattr("aqueduct.testing.pair.FakeQuic", RealQuic)
     pair = Pair(seed, faults=faults or Faults())
+    pair.record.backlog = DRAIN
     if connected:
         network(pair).shake_hands()
         pair.run(0.5)
@@ -365,7 +366,7 @@ def test_messages_wait_for_stream_credit(monkeypatch: pytest.MonkeyPatch) -> Non
     assert [len(payloads) for payloads in got.values()] == [250] * 4
     ended = {event.channel: event.how for event in pair.client.events_of(SenderEnded)}
     assert ended == dict.fromkeys(channels, End.FINISHED)
-    assert all(not unopened for unopened in bridge_of(pair)._queue.unopened)
+    assert not bridge_of(pair)._has_output()
 
 
 def test_messages_leave_stream_credit_to_control_frames(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -380,7 +381,7 @@ def test_messages_leave_stream_credit_to_control_frames(monkeypatch: pytest.Monk
     pair.run(1)
     pair.server.take(ENTRYPOINT)
     bridge = bridge_of(pair)
-    assert len(bridge._queue.unopened[True]) > 50
+    assert len(bridge.core.output._unopened_flows) > 50
     pair.server.send(answers, b"yes")
     pair.run(1)
     assert pair.server.events_of(Delivered)
@@ -395,8 +396,7 @@ def test_messages_leave_stream_credit_to_control_frames(monkeypatch: pytest.Monk
     assert not pair.client.events_of(ConnectionEnded)
     ended = {event.channel: event.how for event in pair.client.events_of(SenderEnded)}
     assert [ended[channel] for channel in channels] == [End.FINISHED] * 50 + [End.CANCELLED] * 50
-    assert not bridge._queue
-    assert not bridge._queue.dropped
+    assert not bridge._has_output()
 
 
 def test_a_flush_leaves_the_rest_of_a_flood_to_the_next_turn(
@@ -407,7 +407,7 @@ def test_a_flush_leaves_the_rest_of_a_flood_to_the_next_turn(
     (channel,) = open_senders(pair, Mode.UNORDERED, 1)
     bridge = bridge_of(pair)
     monkeypatch.setattr("aqueduct.transport.quic.bridge._PACKETS", 2)
-    monkeypatch.setattr("aqueduct.transport.quic.bridge._PIECES", 16)
+    monkeypatch.setattr("aqueduct.transport.quic.room.PIECES", 16)
     for number in range(500):
         pair.client.send(channel, b"%d" % number)
     now = pair.clock.now
@@ -419,7 +419,7 @@ def test_a_flush_leaves_the_rest_of_a_flood_to_the_next_turn(
             break
         assert bridge.next_timer() == now
     assert flushes > 3
-    assert not bridge._queue or bridge._room() <= 0
+    assert not bridge._has_output() or bridge._unsent
 
 
 def bridge_of(pair: Pair) -> Bridge:
@@ -436,12 +436,12 @@ def steps_to_reset(monkeypatch: pytest.MonkeyPatch, count: int) -> int:
         pair.client.send(channel, b"x" * 100)
     pair.flush()
     bridge = bridge_of(pair)
-    assert len(bridge._queue.waiting) > count // 2
+    assert bridge.core.output.size > 50 * count
     steps = 0
 
     def trace(frame: FrameType, event: str, argument: object) -> Any:
         nonlocal steps
-        if not frame.f_code.co_filename.endswith(("bridge.py", "write_queue.py")):
+        if not frame.f_code.co_filename.endswith(("bridge.py", "outgoing.py", "priorities.py")):
             return None
         steps += 1
         return trace
@@ -456,7 +456,7 @@ def steps_to_reset(monkeypatch: pytest.MonkeyPatch, count: int) -> int:
     for _ in range(100):
         pair.run(0.1)
     assert pair.client.events_of(SenderEnded)[0].how is End.CANCELLED
-    assert not bridge._queue.waiting
+    assert not bridge._has_output()
     return steps
 
 
@@ -479,7 +479,7 @@ def test_a_cancel_resets_unordered_messages_that_quic_has_sent_and_lost(
     for _ in range(3):
         pair.client.send(channel, b"lost")
     pair.flush()
-    assert not bridge_of(pair)._queue
+    assert not bridge_of(pair)._has_output()
     network(pair).faults = Faults(delay=0.01)
     pair.client.cancel(channel)
     pair.run(3)
@@ -525,12 +525,12 @@ def test_finished_streams_are_remembered_in_bounds(monkeypatch: pytest.MonkeyPat
             pair.client.send(channel, b"x")
         pair.run(0.05)
         pair.server.take(channel)
-        most = max(most, len(bridge._queue.finished))
+        most = max(most, len(bridge._sent))
     assert 20 < most <= 200
     assert bridge.quic.core is not None
 
 
-def test_a_reset_stream_is_remembered_until_its_queued_writes_are_skipped(
+def test_what_waits_of_a_cancelled_channel_is_dropped_and_the_others_continue(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pair = real_pair(monkeypatch)
@@ -539,16 +539,15 @@ def test_a_reset_stream_is_remembered_until_its_queued_writes_are_skipped(
         pair.client.send(given_up, b"x" * 1_000)
         pair.client.send(kept, b"x" * 1_000)
     pair.flush()
+    waited = bridge_of(pair).core.output.size
     pair.client.cancel(given_up)
     pair.flush()
-    bridge = bridge_of(pair)
-    assert bridge._queue.dropped
+    assert bridge_of(pair).core.output.size < waited - 25_000
     got = 0
     for _ in range(100):
         pair.run(0.05)
         got += len(pair.server.take(kept))
     assert got == 100
-    assert not bridge._queue.dropped
 
 
 # -- costs ----------------------------------------------------------------------------------------
@@ -558,7 +557,7 @@ def test_a_client_opens_few_streams_before_the_headers_and_the_rest_after(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """AQ-COST-1."""
-    monkeypatch.setattr("aqueduct.transport.quic.bridge.MAX_EARLY_STREAMS", 10)
+    monkeypatch.setattr("aqueduct.transport.quic.room.MAX_EARLY_STREAMS", 10)
     pair = real_pair(monkeypatch, connected=False)
     bridge = network(pair).bridges[Side.CLIENT]
     assert bridge is not None
@@ -568,11 +567,11 @@ def test_a_client_opens_few_streams_before_the_headers_and_the_rest_after(
     most = 0
     opened = bridge._send_stream
 
-    def count(write: Write, room: int) -> int:
+    def count(write: WriteStream) -> None:
         nonlocal most
         if not bridge.core.is_ready:
             most = max(most, write.stream + 1)
-        return opened(write, room)
+        opened(write)
 
     monkeypatch.setattr(bridge, "_send_stream", count)
     network(pair).shake_hands()
@@ -644,17 +643,18 @@ def test_a_stream_that_waits_for_credit_does_not_count_as_open(
     (channel,) = open_senders(pair, Mode.UNORDERED, 1)
     bridge = bridge_of(pair)
     monkeypatch.setattr("tests.transport.quic.virtual.TappedCore.is_ready", False)
-    bridge._is_early, bridge._opened = True, 0
+    bridge._is_early = True
     quic = bridge.quic
     before = quic.get_next_available_stream_id(is_unidirectional=True) >> 2
     for number in range(250):
         pair.client.send(channel, b"%d" % number)
     pair.run(1)
     opened = (quic.get_next_available_stream_id(is_unidirectional=True) >> 2) - before
-    assert bridge._opened == opened > 40
+    assert bridge._meter.opened == before + opened
+    assert opened > 40
 
 
-@pytest.mark.parametrize("what", ["resets", "unopened"])
+@pytest.mark.parametrize("what", ["resets", "messages"])
 def test_a_side_that_must_not_send_counts_again_whatever_is_queued(
     monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
@@ -663,9 +663,9 @@ def test_a_side_that_must_not_send_counts_again_whatever_is_queued(
     bridge = bridge_of(pair)
     bridge._unacknowledged.is_full, bridge._unacknowledged.recount_at = True, pair.now + 0.1
     if what == "resets":
-        bridge._queue.resets.append((2, 0))
+        bridge._resets.append((2, 0))
     else:
-        bridge._queue.unopened[True][1] = [Write(1, b"x", True, True)]
+        pair.client.core.send(ENTRYPOINT, b"x", pair.now)
     timer = bridge.next_timer()
     assert timer is not None
     assert timer <= pair.now + 0.1

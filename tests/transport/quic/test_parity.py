@@ -8,10 +8,12 @@ from collections.abc import Callable
 import pytest
 
 from aqueduct.errors import CloseCode
+from aqueduct.protocol.actions import Room
 from aqueduct.protocol.config import Config
+from aqueduct.protocol.outgoing import Outgoing
 from aqueduct.testing.faults import Faults
 from aqueduct.testing.record import ConnectionGone, FrameArrived, FrameSent, StreamEnded
-from aqueduct.transport.quic.bridge import Bridge
+from aqueduct.transport.quic.room import RoomMeter
 from tests.transport.quic.virtual import Parity, RealQuic, ScarceStreams
 
 CHUNK = 25
@@ -66,17 +68,28 @@ def test_no_seed_opens_too_many_streams_before_the_headers(
 
 
 def opens_any_stream(monkeypatch: pytest.MonkeyPatch) -> type[RealQuic]:
-    monkeypatch.setattr(Bridge, "_may_open", lambda *_: True)
+    measure = RoomMeter.measure
+
+    def without_streams(self: RoomMeter, room: Room, *, is_early: bool) -> None:
+        measure(self, room, is_early=is_early)
+        room.streams = room.message_streams = 1_000
+
+    monkeypatch.setattr(RoomMeter, "measure", without_streams)
     return ScarceStreams
 
 
 def ignores_new_stream_credit(monkeypatch: pytest.MonkeyPatch) -> type[RealQuic]:
-    monkeypatch.setattr(Bridge, "_queue_unopened", lambda _: None)
+    monkeypatch.setattr(Outgoing, "_retry_unopened", lambda *_: None)
     return ScarceStreams
 
 
 def opens_early_streams_without_limit(monkeypatch: pytest.MonkeyPatch) -> type[RealQuic]:
-    monkeypatch.setattr(Bridge, "_must_wait", lambda *_: False)
+    measure = RoomMeter.measure
+
+    def as_if_ready(self: RoomMeter, room: Room, *, is_early: bool) -> None:
+        measure(self, room, is_early=False)
+
+    monkeypatch.setattr(RoomMeter, "measure", as_if_ready)
     return RealQuic
 
 
@@ -101,7 +114,7 @@ def test_a_planted_fault_of_the_stream_limits_is_found(
 @pytest.fixture
 def few_early_streams(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lower the number of streams before acceptance, so that runs reach the bound."""
-    monkeypatch.setattr("aqueduct.transport.quic.bridge.MAX_EARLY_STREAMS", EARLY_STREAMS)
+    monkeypatch.setattr("aqueduct.transport.quic.room.MAX_EARLY_STREAMS", EARLY_STREAMS)
     initialise = Config.__init__
 
     def with_few(self: Config, *args: object, **changed: object) -> None:

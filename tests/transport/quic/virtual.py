@@ -17,13 +17,14 @@ from unittest.mock import patch
 from aqueduct.errors import CloseCode
 from aqueduct.observe import NullObserver
 from aqueduct.observe.base import Observer
-from aqueduct.protocol.actions import Action, ResetStream, SendDatagram, WriteStream
+from aqueduct.protocol.actions import Action, ResetStream, Room, SendDatagram, WriteStream
 from aqueduct.protocol.config import Config
 from aqueduct.protocol.connection import ConnectionCore
+from aqueduct.protocol.outgoing import Outgoing
 from aqueduct.security import ServerTLS, Trust, make_authority, make_certificate
 from aqueduct.testing.clock import VirtualClock
 from aqueduct.testing.faults import Faults
-from aqueduct.testing.quic import Core, VirtualQuic, stream_id
+from aqueduct.testing.quic import Core, VirtualQuic, sizes_of, stream_id
 from aqueduct.testing.record import Record
 from aqueduct.testing.recorder import RecordObserver
 from aqueduct.testing.simulation import RunOutcome, Simulation
@@ -91,8 +92,13 @@ class TappedCore:
     def handle_excess(self, rule: str, reason: str, now: float) -> None:
         raise AssertionError(f"a core exceeded a limit: {rule}, {reason}")
 
-    def poll_actions(self) -> list[Action]:
-        actions = self._core.poll_actions()
+    @property
+    def output(self) -> Outgoing:
+        return self._core.output
+
+    def poll_actions(self, room: Room | None = None) -> list[Action]:
+        actions = self._core.poll_actions(room)
+        self._network.saw_poll(self._side, actions)
         for action in actions:
             self._network.saw_action(self._side, action)
         return actions
@@ -277,6 +283,11 @@ class RealQuic(VirtualQuic):
 
     # What passed
 
+    def saw_poll(self, side: Side, actions: list[Action]) -> None:
+        """Record what a bridge takes."""
+        if actions:
+            self._recorders[side].polled(sizes_of(actions))
+
     def saw_action(self, side: Side, action: Action) -> None:
         """Record an action of a core."""
         recorder = self._recorders[side]
@@ -333,7 +344,7 @@ class RealQuic(VirtualQuic):
 class ScarceStreams(RealQuic):
     """Both sides allow fewer concurrent streams than many runs open."""
 
-    max_streams = 8
+    max_streams = 12
 
     def new_client(self, settings: EngineConfiguration) -> Engine:
         """Return the QUIC connection of the client."""
@@ -342,6 +353,10 @@ class ScarceStreams(RealQuic):
     def new_server(self, settings: EngineConfiguration, original: bytes) -> Engine:
         """Return the QUIC connection of the server, for the id that the client chose."""
         return super().new_server(replace(settings, max_streams=self.max_streams), original)
+
+
+DRAIN = 300.0
+"""Seconds until everything has ended; meanwhile frames wait for the congestion window."""
 
 
 class Parity(Simulation):
@@ -359,6 +374,7 @@ class Parity(Simulation):
         network: object = self.pair.network
         assert isinstance(network, RealQuic)
         self.network = network
+        self.pair.record.backlog = DRAIN
 
     def run(self) -> RunOutcome[Record]:
         """Complete the handshake, then run the simulation to its end and check it."""
@@ -366,5 +382,5 @@ class Parity(Simulation):
         self.pair.calm()
         self.network.shake_hands()
         self.network.faults = faults
-        with patch("aqueduct.testing.simulation.DRAIN_TIMEOUT", 300.0):
+        with patch("aqueduct.testing.simulation.DRAIN_TIMEOUT", DRAIN):
             return super().run()

@@ -8,6 +8,7 @@ from aqueduct.testing.checkers import (
     endings,
     fates,
     lineage,
+    priorities,
     streams,
     timing,
 )
@@ -21,7 +22,7 @@ __all__ = ["CHECKERS", "EVERYTHING_ENDS", "RunFacts", "Violation", "check"]
 OF_DRAFT = (EVERYTHING_ENDS, "only documented errors")
 """The checkers that also judge a side that knows only the draft."""
 
-MODULES = (delivery, fates, lineage, credit, timing, streams, endings)
+MODULES = (delivery, fates, lineage, credit, timing, streams, priorities, endings)
 
 
 def check(record: Record) -> list[Violation]:

@@ -109,10 +109,23 @@ def within_the_windows(facts: RunFacts) -> Iterator[Violation]:
     moot. A message larger than a window may be alone in it.
     """
     sides = (_Outstanding(facts, Side.CLIENT), _Outstanding(facts, Side.SERVER))
+    accepted: dict[tuple[int, int, bool], float] = {}
     for entry in facts.record.entries:
-        if isinstance(entry, FrameSent):
+        if isinstance(entry, MessageSent):
+            accepted[entry.channel, entry.number, entry.reliable] = entry.time
+        elif isinstance(entry, FrameSent):
             if isinstance(entry.frame, MessageFrame):
-                yield from _spend(sides[entry.side], entry, entry.frame)
+                key = (entry.channel, entry.frame.number, not entry.in_datagram)
+                side = sides[entry.side]
+                found = [
+                    _exceeded(side, entry.channel, entry.frame, side.limits(time))
+                    for time in (entry.time, accepted.get(key, entry.time))
+                ]
+                if all(found):
+                    for text in found[0]:
+                        number = entry.frame.number
+                        yield Violation(text, entry.time, entry.side, entry.channel, number)
+                _spend(side, entry, entry.frame)
         elif isinstance(entry, FrameArrived):
             if not sides[entry.side].arrived(entry):
                 text = "DEQUEUED reports more bytes than were sent"
@@ -121,17 +134,19 @@ def within_the_windows(facts: RunFacts) -> Iterator[Violation]:
             sides[entry.side].release_all(entry.event.channel)
 
 
-def _spend(outstanding: _Outstanding, sent: FrameSent, frame: MessageFrame) -> Iterator[Violation]:
+def _exceeded(
+    outstanding: _Outstanding, channel: int, frame: MessageFrame, limits: Limits
+) -> list[str]:
+    """Return which limits a message exceeds: those when it left, or when it was accepted."""
     size = frame.size
-    limits = outstanding.limits(sent.time)
-    on_channel = outstanding.channels.get(sent.channel, 0)
+    on_channel = outstanding.channels.get(channel, 0)
     problems = []
     # An empty message needs no credit; a larger one sent later may leave before it in a turn.
     if size and on_channel > 0 and on_channel + size > limits.channel_window:
         problems.append(f"{on_channel} + {size} bytes exceed the channel's {limits.channel_window}")
     if size:
         before = _shared(limits, outstanding.channels.values())
-        changed = {**outstanding.channels, sent.channel: on_channel + size}
+        changed = {**outstanding.channels, channel: on_channel + size}
         after = _shared(limits, changed.values())
         if before > limits.connection_window:
             # One message exceeds the window. It may have overtaken this one within a turn,
@@ -148,11 +163,13 @@ def _spend(outstanding: _Outstanding, sent: FrameSent, frame: MessageFrame) -> I
         problems.append(f"{size} bytes exceed max-message {limits.max_message}")
     if len(frame.attachments) > limits.max_attachments:
         problems.append(f"{len(frame.attachments)} attachments exceed {limits.max_attachments}")
-    for problem in problems:
-        yield Violation(problem, sent.time, sent.side, sent.channel, frame.number)
+    return problems
+
+
+def _spend(outstanding: _Outstanding, sent: FrameSent, frame: MessageFrame) -> None:
     if sent.in_datagram:
-        outstanding.datagrams.setdefault(sent.channel, {})[frame.number] = size
-    outstanding.add(sent.channel, size)
+        outstanding.datagrams.setdefault(sent.channel, {})[frame.number] = frame.size
+    outstanding.add(sent.channel, frame.size)
 
 
 def _shared(limits: Limits, outstanding: Iterable[int]) -> int:
@@ -218,7 +235,7 @@ class _CreditLedger:
             # A datagram that did not leave in its turn was dropped and returned its credit; that
             # of a cancelled sender may keep it until the peer answers the cancel.
             cancelled = self.facts.channels[channel].cancel_called <= time
-            if reliable or sent == time or cancelled:
+            if reliable or sent == time or cancelled or self.facts.record.backlog:
                 channels[channel] = channels.get(channel, 0) + size
         on_channel = channels[refused.channel]
         total = _shared(limits, [*channels.values(), *lost])
@@ -311,7 +328,7 @@ def credit_is_exact(facts: RunFacts) -> Iterator[Violation]:
 def _follow_receiver(facts: RunFacts, channel: ChannelFacts) -> Iterator[Violation]:
     side = channel.receiver
     quarter = facts.record.limits[side].channel_window / 4
-    timeout = ACK_DELAY + facts.record.lateness + EPSILON
+    timeout = ACK_DELAY + facts.record.lateness + facts.slack
     over = min(channel.receiver_gone, facts.gone[side], channel.cancel_arrived)
     taken = 0
     reported = 0
@@ -338,7 +355,7 @@ def _follow_receiver(facts: RunFacts, channel: ChannelFacts) -> Iterator[Violati
                 yield Violation(text, entry.time, side, channel.channel)
                 return
         owed = taken - reported
-        quarter_due = min(quarter_due, entry.time + EPSILON) if owed >= quarter > 0 else NEVER
+        quarter_due = min(quarter_due, entry.time + facts.slack) if owed >= quarter > 0 else NEVER
         # If the queue fills again, the report may wait for more.
         empty_due = min(empty_due, entry.time + timeout) if owed and queued <= 0 else NEVER
     due = min(quarter_due, empty_due)
@@ -353,6 +370,8 @@ def credit_of_the_connection(facts: RunFacts) -> Iterator[Violation]:
     """The bytes taken but not reported over all channels stay below a quarter of the window."""
     owed: tuple[dict[int, int], dict[int, int]] = ({}, {})
     now = 0.0
+    if facts.record.backlog:
+        return  # they may have been reported, and wait for the transport
     for entry in facts.record.entries:
         if entry.time > now:
             for side in Side:

@@ -18,7 +18,7 @@ from aqueduct.protocol.events import (
     Undelivered,
     Writable,
 )
-from aqueduct.testing.checkers.rules import NEVER
+from aqueduct.testing.checkers.rules import EPSILON, NEVER
 from aqueduct.testing.checkers.subjects import (
     ChannelEntry,
     ChannelFacts,
@@ -114,6 +114,11 @@ class RunFacts:
     def over(self) -> float:
         """When the connection ended for the side that learned it first."""
         return min(self.gone)
+
+    @property
+    def slack(self) -> float:
+        """Seconds after which a frame that is due at once must have left."""
+        return EPSILON + self.record.backlog
 
     def alive(self, side: Side, time: float) -> bool:
         """Return whether the side had a connection, and the run continued, at that time."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from aqueduct.protocol.events import End, ReceiverEnded, SenderEnded
 from aqueduct.testing.checkers.base import Violation, checker
 from aqueduct.testing.checkers.facts import RunFacts
-from aqueduct.testing.checkers.rules import EPSILON, NEVER
+from aqueduct.testing.checkers.rules import NEVER
 from aqueduct.testing.checkers.subjects import ChannelFacts
 from aqueduct.testing.record import FrameArrived, FrameSent
 
@@ -102,7 +102,7 @@ def lost_is_forgotten(facts: RunFacts) -> Iterator[Violation]:
         known = channel.lost_known
         if not channel.lost or not facts.alive(channel.creator, known):
             continue
-        due = max(known, _heard_of(channel)) + EPSILON
+        due = max(known, _heard_of(channel)) + facts.slack
         if channel.forget_written > due and facts.alive(channel.creator, due):
             yield _about(channel, "is lost, but the peer was not notified", due)
 

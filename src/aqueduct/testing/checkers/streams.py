@@ -82,7 +82,7 @@ def handshake_is_complete(facts: RunFacts) -> Iterator[Violation]:
             elif isinstance(entry, FrameArrived) and entry.side == side:
                 if isinstance(entry.sent.frame, Version):
                     heard = min(heard, entry.time)
-        if answered > heard + EPSILON and facts.alive(side, heard + EPSILON):
+        if answered > heard + facts.slack and facts.alive(side, heard + facts.slack):
             yield Violation("VERSION was not answered", heard, side)
         ready = 0.0 if side == Side.CLIENT else facts.listening[side]
         wanted = 1 if facts.alive(side, ready) else stated
@@ -197,12 +197,13 @@ def no_frames_after_the_end(facts: RunFacts) -> Iterator[Violation]:
     Nor does it after FORGET_CHANNEL arrived (AQ-FORGET-1). FORGET_CHANNEL itself is sent by the
     creator of the channel, not by a half, and may still follow.
     """
+    backlog = facts.record.backlog
     for channel in facts.channels.values():
         last: list[FrameSent | None] = [None, None]
         for entry in channel.entries:
             if not isinstance(entry, FrameSent) or isinstance(entry.frame, ForgetChannel):
                 continue
-            if entry.side != channel.creator and entry.time > channel.forget_arrived:
+            if entry.side != channel.creator and entry.time > channel.forget_arrived + backlog:
                 text = f"{type(entry.frame).__name__} follows FORGET_CHANNEL"
                 yield Violation(text, entry.time, entry.side, channel.channel)
                 break
@@ -210,11 +211,11 @@ def no_frames_after_the_end(facts: RunFacts) -> Iterator[Violation]:
                 continue
             word = last[entry.side]
             if word is not None:
-                same_turn = entry.in_datagram and entry.time == word.time
-                if not (same_turn and isinstance(word.frame, FinishSender)):
-                    text = f"{type(entry.frame).__name__} follows {type(word.frame).__name__}"
-                    yield Violation(text, entry.time, entry.side, channel.channel)
-                    break
+                if backlog and isinstance(word.frame, FinishSender):
+                    continue  # the message waited for stream credit (AQ-PRIO-5)
+                text = f"{type(entry.frame).__name__} follows {type(word.frame).__name__}"
+                yield Violation(text, entry.time, entry.side, channel.channel)
+                break
             elif isinstance(entry.frame, FinishSender | CancelSender | CloseReceiver):
                 last[entry.side] = entry
 
@@ -245,9 +246,9 @@ def cancel_resets(facts: RunFacts) -> Iterator[Violation]:
     for channel in facts.channels.values():
         called = channel.cancel_called
         effective = called < min(channel.finish_asked, channel.sender_gone)
-        if not effective or not facts.alive(channel.sender, called + EPSILON):
+        if not effective or not facts.alive(channel.sender, called + facts.slack):
             continue
-        if channel.cancel_written > called + EPSILON:
+        if channel.cancel_written > called + facts.slack:
             text = "was cancelled, but no CANCEL_SENDER was sent"
             yield Violation(text, called, channel.sender, channel.channel)
     for stream in facts.streams.values():
@@ -255,7 +256,7 @@ def cancel_resets(facts: RunFacts) -> Iterator[Violation]:
         if of is None or stream.number < 0 or stream.side != of.sender:
             continue
         if any(isinstance(frame, MessageFrame) for frame in stream.routed):
-            if of.cancel_written < NEVER and stream.ended > of.cancel_written + EPSILON:
+            if of.cancel_written < NEVER and stream.ended > of.cancel_written + facts.slack:
                 text = f"stream {stream.number} is open after the cancel"
                 yield Violation(text, of.cancel_written, stream.side, of.channel)
             elif stream.reset is None and _was_unacked(of, stream):
@@ -326,7 +327,7 @@ def dropped_halves_are_ended(facts: RunFacts) -> Iterator[Violation]:
             continue
         dropped = channel.dropped
         side = channel.creator.other
-        if dropped == NEVER or not facts.alive(side, dropped + EPSILON):
+        if dropped == NEVER or not facts.alive(side, dropped + facts.slack):
             continue
         if side == channel.receiver:
             ended = min(channel.close_written, channel.forget_arrived)
@@ -335,6 +336,6 @@ def dropped_halves_are_ended(facts: RunFacts) -> Iterator[Violation]:
         if channel.mode == "UNRELIABLE":
             # A receiver first waits for the announcement of datagrams that it must still ack.
             ended = min(ended, dropped)
-        if ended > dropped + EPSILON:
+        if ended > dropped + facts.slack:
             text = "came in a message that was dropped, and was left open"
             yield Violation(text, dropped, side, channel.channel)

@@ -7,6 +7,7 @@ virtual time.
 from __future__ import annotations
 
 import contextlib
+from collections import deque
 from collections.abc import Callable
 
 from qh3.quic.connection import QuicConnectionError
@@ -25,7 +26,13 @@ from qh3.quic.events import (
 
 from aqueduct.errors import CloseCode
 from aqueduct.observe.base import Observer
-from aqueduct.protocol.actions import CloseConnection, ResetStream, SendDatagram, WriteStream
+from aqueduct.protocol.actions import (
+    CloseConnection,
+    ResetStream,
+    Room,
+    SendDatagram,
+    WriteStream,
+)
 from aqueduct.protocol.connection import ConnectionCore
 from aqueduct.transport.address import Address, format_address
 from aqueduct.transport.base import IMMEDIATE_CLOSE_CODES
@@ -37,25 +44,20 @@ from aqueduct.transport.quic.costs import (
     least_head,
 )
 from aqueduct.transport.quic.engine import MAX_WITHHELD, Engine, shortened
+from aqueduct.transport.quic.finished import FinishedStreams
 from aqueduct.transport.quic.liveness import NEVER, Liveness, Verdict
-from aqueduct.transport.quic.write_queue import Write, WriteQueue
+from aqueduct.transport.quic.room import PIECES, RoomMeter
 from aqueduct.transport.udp import Packet
 from aqueduct.wire.ranges import RangeSet
 
 _UNIDIRECTIONAL = 2
 
-_PIECES = 256
-"""Most writes handed to QUIC before it is polled for packets: when it probes after a loss, it goes
-through all it has not sent, once for each packet."""
 _PACKETS = 64
 """Packets after which a flush leaves the rest to the next turn of the event loop, so that other
 connections get theirs. One system call sends about as many."""
 _FAST_PATH_PIECES = 16
 """Streams whose frames fit one packet of qh3; the fast path of `_poll` relies on it."""
 
-MAX_STREAM_RESERVE = 64
-"""Most streams reserved for control; a quarter of the initial stream credit if that is less. With
-the reserve, channels and their streams can end while messages wait for credit (AQ-STREAM-9)."""
 _RESET_SIZE = 16
 """Bytes of a frame that resets a stream."""
 _LEAST_FRAME = 4
@@ -67,9 +69,6 @@ _LEAST_OVERHEAD = 25
 
 FULL_POLL_INTERVAL = 0.005
 """Most seconds between a fast-path poll of QUIC and one that polls until it has nothing to send."""
-
-MAX_EARLY_STREAMS = 1_024
-"""Most streams a client opens before it has the server's headers (AQ-COST-1); more of them wait."""
 
 FAULTS = (QuicConnectionError, ValueError, AssertionError)
 """What qh3 raises for faults of its own; the connection cannot continue after one."""
@@ -92,11 +91,14 @@ class Bridge:
         self.when_connected: Callable[[], None] | None = None
         """Called when the handshake is complete."""
         self._liveness = Liveness(quic, keep_alive)
-        self._queue = WriteQueue()
+        self._output = core.output
+        self._output.holds_datagrams = True
+        self._meter = RoomMeter(quic)
+        self._sent = FinishedStreams()
+        self._resets: deque[tuple[int, int]] = deque()
+        """QUIC's numbers of streams to reset, with their error codes."""
         self._is_waiting = False
-        """Whether the last `_feed` left something in the queue."""
-        self._stream_limit = self._stream_reserve = 0
-        """Streams that the peer allows in total, and those of them reserved for control."""
+        """Whether the last `_feed` left something."""
         self._streams: dict[int, int] = {}
         """QUIC's number of each open stream of the core."""
         self._stopped: set[int] = set()
@@ -118,8 +120,6 @@ class Bridge:
         self._unacknowledged = Unacknowledged(core, quic)
         self._is_early = True
         """Whether the headers were not yet exchanged at the last flush."""
-        self._opened = 0
-        """Streams opened until then."""
         self.unseen = Unseen(core, quic)
         self.when_ready: Callable[[], None] | None = None
         """Called when the headers were exchanged and the connection was accepted."""
@@ -196,7 +196,7 @@ class Bridge:
         if not self._was_polled_in_full and self._full_poll_at < at:
             at = self._full_poll_at
         held = self._unacknowledged
-        if held.is_full and self._queue and held.recount_at < at:
+        if held.is_full and self._has_output() and held.recount_at < at:
             at = held.recount_at
         return at if at < NEVER else None
 
@@ -212,7 +212,6 @@ class Bridge:
         try:
             if held.is_full:
                 held.recount(now)
-            self._collect(now)
             fed = self._feed()
             is_overdue = now >= self._full_poll_at and not self._was_polled_in_full
             if fed or self._needs_poll or is_overdue:
@@ -229,7 +228,7 @@ class Bridge:
                 packets += self.quic.datagrams_to_send(now)
             held.changes += len(packets)
             if held.changes >= COUNT_AFTER and held.add_packets(0, now):
-                self._collect(now)
+                self._feed()
                 packets += self._poll(now)
         except FAULTS as fault:
             self._fail(fault, now)
@@ -250,7 +249,7 @@ class Bridge:
         native = self.quic.core
         if native is None or native.bytes_in_flight:
             return False
-        return not self._queue.size and not self.quic.get_send_buffer_size()
+        return not self._has_output() and not self.quic.get_send_buffer_size()
 
     def release(self) -> None:
         """Free the memory of a connection that has ended.
@@ -258,7 +257,9 @@ class Bridge:
         Connections are parts of reference cycles. Without this, a closed connection keeps megabytes
         until the garbage collector examines its oldest generation.
         """
-        self._queue.clear()
+        self._output.clear()
+        self._resets.clear()
+        self._sent.clear()
         self._closing = None
         self._unsent = self._pieces = 0
         self.before_end = self.when_connected = self.when_ready = None
@@ -270,7 +271,7 @@ class Bridge:
         return {
             **self.quic.statistics(),
             "streams": len(self._streams),
-            "send_buffer": self._queue.size + self.quic.get_send_buffer_size(),
+            "send_buffer": self._output.size + self.quic.get_send_buffer_size(),
         }
 
     # -- inside -------------------------------------------------------------------------------
@@ -326,120 +327,62 @@ class Bridge:
         except FAULTS as fault:  # QUIC has ended the connection meanwhile
             self._fail(fault, now)
 
-    def _collect(self, now: float) -> None:
-        """Queue the core's actions; resets and closes overtake waiting writes."""
-        waiting = self._queue.waiting
-        for action in self.core.poll_actions():
-            if self.ended or self._closed:
-                continue  # QUIC accepts nothing after a close
-            if isinstance(action, WriteStream):
-                waiting.append(Write(action.stream, action.data, action.fin, action.is_message))
-            elif isinstance(action, SendDatagram):
-                waiting.append(action.data)
-            elif isinstance(action, ResetStream):
-                self._reset(action)
-            else:
-                self._closing = action
-                if action.code in IMMEDIATE_CLOSE_CODES:
-                    self._queue.clear()
-                    if not self._is_handshaking_early():
-                        self._close()
-
     def _feed(self) -> bool:
         """Hand QUIC what its congestion window has room for; return whether that was anything.
 
         qh3 could queue more, but its acks would wait behind its queue: two sides with full queues
-        would deadlock.
+        would deadlock. Nor could anything overtake what is in that queue.
         """
-        queue = self._queue
-        waiting, resets, unopened = queue.waiting, queue.resets, queue.unopened
-        if (
-            not (waiting or resets or unopened[False] or unopened[True])
-            or self._closed
-            or self.ended
-        ):
+        output = self._output
+        if self._closed or self.ended:
+            output.clear()
             self._is_waiting = False
             return False
-        room = left = self._room()
-        pieces = 0
+        closing = output.closing
+        if closing is not None and closing.code in IMMEDIATE_CLOSE_CODES:
+            output.clear()
+        room = Room()
+        if self._may_send():
+            self._meter.measure(room, is_early=self._is_early)
+        else:
+            room.bytes = room.writes = 0
+        before = room.bytes
+        pieces = self._reset_now(room)
         largest = -1
-        while resets and left > 0 and pieces < _PIECES and self.connected:
-            self._reset_now(*resets.popleft())
-            left -= _RESET_SIZE
-            pieces += 1
-        if unopened[False] or unopened[True]:
-            self._queue_unopened()
-        while left > 0 and waiting and pieces < _PIECES:
-            entry = waiting[0]
-            if isinstance(entry, bytes):
-                if not self.connected:
-                    break  # AQ-EARLY-3: neither the datagram nor what is behind it
-                queue.take()
+        for action in self.core.poll_actions(room):
+            if isinstance(action, WriteStream):
+                self._send_stream(action)
+                pieces += 1
+            elif isinstance(action, SendDatagram):
                 if largest < 0:
                     largest = self.quic.datagram_limit()
                     self.core.handle_datagram_limit(largest)
-                if len(entry) > largest:
+                if len(action.data) > largest:
                     continue  # AQ-SEND-8: it counts as lost
-                left -= len(entry)
-                self.quic.send_datagram_frame(entry)
-                if self.observer is not None:
-                    self.observer.datagram_written(entry)
-                self._pieces = _PIECES  # a datagram may not fit where other frames do
-            elif queue.dropped and entry.stream in queue.dropped:
-                queue.take()
-                continue
-            elif self._is_early and self._must_wait(entry):
-                break
+                self._send_datagram(action.data)
+                pieces += 1
+            elif isinstance(action, ResetStream):
+                self._reset(action)
             else:
-                left -= self._send_stream(entry, left)
-            pieces += 1
-        self._unsent += room - left + pieces * _FRAME_HEAD
-        self._pieces += pieces
+                self._closing = action
+                if action.code in IMMEDIATE_CLOSE_CODES and not self._is_handshaking_early():
+                    self._close()
+        pieces += self._reset_now(room)
+        self._unsent += before - room.bytes + pieces * _FRAME_HEAD
+        # A datagram may need a packet of its own.
+        self._pieces = PIECES if largest >= 0 else self._pieces + pieces
         self._unacknowledged.changes += pieces
-        self._is_waiting = bool(waiting or resets or unopened[False] or unopened[True])
+        self._is_waiting = self._has_output()
         return pieces > 0
 
-    def _may_open(self, number: int, is_message: bool) -> bool:
-        """Return whether there is credit for our stream of this number (AQ-STREAM-9)."""
-        reserve = self._stream_reserve if is_message else 0
-        if number + reserve < self._stream_limit:
-            return True
-        native = self.quic.core
-        assert native is not None
-        limit = native.stream_limits[1]
-        if limit != self._stream_limit:
-            if not self._stream_reserve or limit < self._stream_limit:  # keep the initial one
-                self._stream_reserve = min(MAX_STREAM_RESERVE, limit // 4)
-            self._stream_limit = limit
-            reserve = self._stream_reserve if is_message else 0
-        return number + reserve < limit
+    def _has_output(self) -> bool:
+        return self._output.is_waiting or bool(self._resets)
 
-    def _queue_unopened(self) -> None:
-        """Move writes that waited for stream credit to the front of the queue, control first.
-
-        One stream more than the credit may be moved; it waits again.
-        """
-        number = self.quic.get_next_available_stream_id(is_unidirectional=True) >> 2
-        first: list[Write] = []
-        for is_message in (False, True):
-            unopened = self._queue.unopened[is_message]
-            while unopened and len(first) < _PIECES and self._may_open(number, is_message):
-                first += unopened.popitem(last=False)[1]
-                number += 1
-        self._queue.put_first(first)
-
-    def _room(self) -> int:
-        native = self.quic.core
-        if native is None or not (self.connected or self.quic.is_early):
-            return 0
-        if self._unsent or self._unacknowledged.is_full:
-            return 0
-        room: int = native.congestion_window - native.bytes_in_flight
-        return room - self.quic.spare_room()
-
-    def _must_wait(self, write: Write) -> bool:
-        """Return whether a stream must not be opened before the headers came (AQ-COST-1)."""
-        return self._opened >= MAX_EARLY_STREAMS and write.stream not in self._streams
+    def _may_send(self) -> bool:
+        """Return whether QUIC is to be given anything: it holds nothing that it has not sent."""
+        if self.quic.core is None or not (self.connected or self.quic.is_early):
+            return False
+        return not self._unsent and not self._unacknowledged.is_full
 
     def _is_sent(self) -> bool:
         return not self._is_handshaking_early() and not self.quic.get_send_buffer_size()
@@ -452,56 +395,55 @@ class Bridge:
         """
         return not self.connected and self.quic.is_early
 
-    def _send_stream(self, write: Write, room: int) -> int:
-        """Write to a stream as much as there is room for; return how much that was."""
+    def _send_stream(self, write: WriteStream) -> None:
+        """Write to a stream of QUIC, and open it with its first data."""
         quic = self.quic
         stream = self._streams.get(write.stream)
         if stream is None:
             stream = quic.get_next_available_stream_id(is_unidirectional=True)
-            unopened = self._queue.unopened[write.is_message]
-            if write.stream in unopened or not self._may_open(stream >> 2, write.is_message):
-                self._queue.postpone(write)
-                return 0
             self._streams[write.stream] = stream
-            if self._is_early:
-                self._opened += 1
-        size = len(write.data) - write.sent
-        whole = size <= room
+            self._meter.opened = (stream >> 2) + 1
         if stream not in self._stopped:
-            if whole and not write.sent:
-                quic.send_stream_data(stream, write.data, write.fin)
-            else:
-                part = memoryview(write.data)[write.sent : write.sent + room]
-                quic.send_stream_data(stream, part, whole and write.fin)
-            if self.observer is not None and not write.sent:
+            quic.send_stream_data(stream, write.data, write.fin)
+            if self.observer is not None:
                 self.observer.stream_written(stream, write.data, write.fin)
-        if not whole:
-            write.sent += room
-            return room
-        self._queue.take()
         if write.fin:
             del self._streams[write.stream]
             self._stopped.discard(stream)
             if write.is_message:
-                self._queue.finished.add(write.stream, stream, quic)
-        return size or 1
+                self._sent.add(write.stream, stream, quic)
+
+    def _send_datagram(self, data: bytes) -> None:
+        self.quic.send_datagram_frame(data)
+        if self.observer is not None:
+            self.observer.datagram_written(data)
 
     def _reset(self, action: ResetStream) -> None:
-        """Reset a stream; its waiting writes are skipped when they are next in the queue."""
-        self._queue.drop(action.stream)
-        stream = self._streams.pop(action.stream, None) or self._queue.finished.pop(action.stream)
-        if stream is not None:
-            # qh3 may have to restart before the handshake is complete, and then loses resets but
-            # keeps writes; so resets wait for the handshake.
-            self._queue.resets.append((stream, action.code))
+        """Reset a stream with the next `_feed` after the handshake.
 
-    def _reset_now(self, stream: int, code: int) -> None:
-        if stream in self._stopped:
-            self._stopped.discard(stream)  # QUIC has reset it already
-        elif self.quic.reset_if_open(stream, code):
-            self._needs_poll = True
-            if self.observer is not None:
-                self.observer.reset_written(stream, code)
+        qh3 may have to restart before the handshake is complete, and then loses resets but keeps
+        writes.
+        """
+        stream = self._streams.pop(action.stream, None) or self._sent.pop(action.stream)
+        if stream is not None:
+            self._resets.append((stream, action.code))
+
+    def _reset_now(self, room: Room) -> int:
+        """Reset streams that there is room for; return how many."""
+        resets = self._resets
+        count = 0
+        while resets and self.connected and room.bytes + room.urgent > 0 and room.writes > 0:
+            stream, code = resets.popleft()
+            room.bytes -= _RESET_SIZE
+            room.writes -= 1
+            count += 1
+            if stream in self._stopped:
+                self._stopped.discard(stream)  # QUIC has reset it already
+            elif self.quic.reset_if_open(stream, code):
+                self._needs_poll = True
+                if self.observer is not None:
+                    self.observer.reset_written(stream, code)
+        return count
 
     def _close(self) -> None:
         if self._closing is not None:
@@ -542,6 +484,7 @@ class Bridge:
         rtt = quic.core.smoothed_rtt if quic.core is not None else None
         if rtt is not None:
             core.handle_rtt(rtt)
+            self._meter.add_round_trip(rtt)
 
     def _handle_rare(self, event: QuicEvent, now: float) -> None:
         core = self.core
@@ -558,8 +501,8 @@ class Bridge:
             core.handle_stream_reset(event.stream_id, event.error_code, now)
         elif isinstance(event, StopSendingReceived):
             self._stopped.add(event.stream_id)
-            if len(self._stopped) > 2 * (len(self._streams) + len(self._queue.resets)) + 64:
-                ending = {stream for stream, _ in self._queue.resets}
+            if len(self._stopped) > 2 * (len(self._streams) + len(self._resets)) + 64:
+                ending = {stream for stream, _ in self._resets}
                 self._stopped.intersection_update(ending.union(self._streams.values()))
         elif isinstance(event, HandshakeCompleted):
             self.connected = True
@@ -570,7 +513,8 @@ class Bridge:
                 self.unseen.reset()  # a handshake raises no events
             self._full_poll_at = now
             self.quic.keep_tickets()
-            self._stream_limit = self._stream_reserve = 0  # early data had others
+            self._meter.forget_limits()
+            self._output.holds_datagrams = False
             if self.when_connected is not None:
                 self.when_connected()
             if not self.quic.peer_takes_datagrams:

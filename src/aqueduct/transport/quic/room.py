@@ -1,0 +1,92 @@
+"""How much of what waits QUIC takes now: bytes, and streams that it may open."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from aqueduct.protocol.actions import Room
+from aqueduct.transport.quic.engine import Engine
+
+PIECES: Final = 256
+"""Most writes handed to QUIC before it is polled for packets: when it probes after a loss, it goes
+through all it has not sent, once for each packet."""
+MAX_STREAM_RESERVE: Final = 64
+"""Most streams reserved for control; a quarter of the initial stream credit if that is less. With
+the reserve, channels and their streams can end while messages wait for credit (AQ-STREAM-9)."""
+MAX_EARLY_STREAMS = 1_024
+"""Most streams a client opens before it has the server's headers (AQ-COST-1); more of them wait."""
+
+IN_FLIGHT: Final = 1024 * 1024
+"""Bytes in flight that the peer need not have acknowledged, at the least."""
+IN_FLIGHT_RATE: Final = 1024 * 1024 * 1024
+"""Bytes per second that may be in flight for a round trip: more than one process can send."""
+URGENT: Final = 64 * 1024
+"""Bytes in flight beyond that for datagrams and frames that carry no message."""
+MAX_QUANTUM: Final = 32 * 1024
+"""Most bytes of a sender's turn; shorter turns make packets of many sizes, and cost throughput."""
+_QUIET: Final = 32 * 1024
+"""Bytes in flight with which this side does not delay its own packets."""
+
+
+class RoomMeter:
+    """Measures what one connection takes.
+
+    Where packets are not lost, on loopback or in a good local network, the congestion window grows
+    without limit, and everything in it waits at the receiver, where nothing can overtake it. So
+    the bytes in flight are also limited by the round-trip time, as it is without that queue.
+    """
+
+    __slots__ = ("_quic", "_reserve", "_round_trip", "_stream_limit", "opened")
+
+    def __init__(self, quic: Engine) -> None:
+        self._quic = quic
+        self.opened = 0
+        """Streams that were opened."""
+        self._stream_limit = self._reserve = 0
+        """Streams that the peer allows in total, and those of them reserved for control."""
+        self._round_trip = 0.0
+        """The round-trip time while few bytes are in flight, or the shortest since."""
+
+    def forget_limits(self) -> None:
+        """Read the peer's limits anew: those for early data were others."""
+        self._stream_limit = self._reserve = 0
+
+    def add_round_trip(self, seconds: float) -> None:
+        """Learn the smoothed round-trip time."""
+        if (
+            seconds < self._round_trip
+            or not self._round_trip
+            or self._quic.bytes_in_flight < _QUIET
+        ):
+            self._round_trip = seconds
+
+    def measure(self, room: Room, *, is_early: bool) -> None:
+        """Set what there is room for."""
+        native = self._quic.core
+        assert native is not None
+        in_flight: int = native.bytes_in_flight
+        window: int = native.congestion_window - in_flight - self._quic.spare_room()
+        limit = max(IN_FLIGHT, int(self._round_trip * IN_FLIGHT_RATE))
+        left = limit - in_flight
+        if left < window:
+            room.bytes = left if left > 0 else 0
+            beyond = window - room.bytes
+            urgent = left + URGENT - room.bytes
+            room.urgent = max(0, beyond if beyond < urgent else urgent)
+        else:
+            room.bytes = window
+        turn = min(limit, native.congestion_window) // 16
+        room.quantum = turn if turn < MAX_QUANTUM else MAX_QUANTUM
+        room.writes = PIECES
+        opened = self.opened
+        if self._stream_limit - self._reserve - opened < PIECES:
+            limit = native.stream_limits[1]
+            if not self._reserve or limit < self._stream_limit:  # keep the initial one
+                self._reserve = min(MAX_STREAM_RESERVE, limit // 4)
+            self._stream_limit = limit
+        room.streams = self._stream_limit - opened
+        room.message_streams = room.streams - self._reserve
+        if is_early:
+            early = MAX_EARLY_STREAMS - opened
+            room.streams = min(room.streams, early)
+            room.message_streams = min(room.message_streams, early)
