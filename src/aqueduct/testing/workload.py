@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from random import Random
 
 from aqueduct.errors import AqueductError, LocalProtocolError, MessageTooLarge, WouldBlock
-from aqueduct.protocol.connection import Attach, Give, Mode
+from aqueduct.protocol.connection import Attach, ConnectionCore, Give, Mode
 from aqueduct.protocol.events import (
     ConnectionEnded,
     Event,
@@ -444,8 +444,13 @@ class Application:
     def _stop_somewhere(self) -> None:
         if self.receivers:
             handle = self.random.choice(list(self.receivers.values()))
-            if not self._spares(handle.channel):
+            if self._spares(handle.channel):
+                return
+            core: object = self.endpoint.core
+            if isinstance(core, ConnectionCore):
                 self.endpoint.stop(handle.channel)
+            else:
+                self._close(handle)  # a peer that knows only the draft cannot stop
 
     def _close(self, handle: ReceiverHandle) -> None:
         self.receivers.pop(handle.channel, None)

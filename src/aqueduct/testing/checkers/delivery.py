@@ -64,8 +64,11 @@ def stopped_keeps_what_arrived(facts: RunFacts) -> Iterator[Violation]:
     """A receiver that ends STOPPED delivered what was acked, and nothing later (AQ-DRAIN-1)."""
     for channel in facts.channels.values():
         end = channel.receiver_end
+        stopped = channel.stop_called
+        if channel.finish_arrived <= stopped:
+            stopped = NEVER  # it only waits for what the sender has finished
         for message in channel.messages:
-            if message.arrived > channel.stop_called and message.taken < NEVER:
+            if message.arrived > stopped and message.taken < NEVER:
                 yield _about(message, "arrived after the receiver was stopped, and was taken")
             if end is None or end.how is not End.STOPPED:
                 continue
