@@ -47,8 +47,10 @@ def only_lost_is_reported(facts: RunFacts) -> Iterator[Violation]:
             for time, event in _ends(channel, side):
                 if event.how is not End.LOST:
                     continue
+                if channel.below_given_up:
+                    continue
                 if side != channel.creator:
-                    if channel.below_given_up or side == facts.record.draft:
+                    if side == facts.record.draft:
                         continue
                     yield _about(channel, "ended LOST at the peer", time)
                 elif not channel.lost or time < channel.lost_known:
