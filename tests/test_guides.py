@@ -19,7 +19,15 @@ from aqueduct.testing import pair, relay
 from tests.guide import blocks_of, run_page
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = ("channels", "rpc", "authentication", "deadlines", "reconnecting", "testing")
+PAGES = (
+    "channels",
+    "rpc",
+    "authentication",
+    "deadlines",
+    "reconnecting",
+    "testing",
+    "applications",
+)
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -61,6 +69,18 @@ def test_the_codes_in_the_tables_of_a_guide_exist(page: str) -> None:
     known = {*aqueduct.CloseCode.__members__, *aqueduct.Mode.__members__}
     assert codes <= known | set(aqueduct.Outcome.__members__) | {"AQUEDUCT_DEV_DIR"}
     assert set(re.findall(r"code `([a-z-]+)`", text)) <= {INTERNAL, INVALID_REQUEST}
+
+
+def test_the_definitions_on_the_page_of_applications_are_those_of_the_programs() -> None:
+    _, *sections = (ROOT / "docs/applications.md").read_text(encoding="utf-8").split("\n## ")
+    assert len(sections) == 7
+    for section in sections:
+        # The last program but for tests that a section links is its own.
+        names = re.findall(r"\(\.\./examples/((?!test_)\w+\.py)\)", section)
+        program = (ROOT / "examples" / names[-1]).read_text(encoding="utf-8")
+        (block,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+        for definition in block.strip().split("\n\n\n"):
+            assert f"\n{definition}\n" in program, f"{names[-1]}: {definition}"
 
 
 @pytest.mark.parametrize("page", PAGES)
