@@ -9,6 +9,7 @@ import pytest
 
 import aqueduct
 from aqueduct import (
+    CallError,
     ChannelCancelled,
     ChannelMoved,
     DecodeError,
@@ -170,8 +171,9 @@ async def test_unclaimed_halves_are_closed_and_the_channel_stays_open() -> None:
         await connection.entrypoint.send(Unknown("x", "no channel", receiver, sink))
         with pytest.raises(ReceiverClosed):
             await send_until_error(sender, b"x", pause=0.01)
-        with pytest.raises(ChannelCancelled):
+        with pytest.raises(CallError) as failure:
             await source.receive()
+        assert failure.value.code == "invalid-request"
 
 
 class Envelope(msgspec.Struct):

@@ -75,10 +75,12 @@ def _end(work: _Work, slots: asyncio.Semaphore, _: asyncio.Task[None]) -> None:
 
 def _halves_of(receiver: Receiver[Any], message: Message[Any]) -> list[Handle]:
     """Return the halves in a message, each as the asynchronous one."""
-    halves: Any = message._halves
+    halves: Any = ()
     if message._attached is not None:
         halves = message._attached.halves()
-    elif halves is None:  # the message never left this process, and holds the sender's own halves
+    elif message._halves is not None:
+        halves = [half for each in message._halves if (half := each()) is not None]
+    else:  # the message never left this process, and holds the sender's own halves
         origin = receiver._origin
         try:
             _, halves = codec_for(Any if origin is None else origin.kind).encode(message.payload)

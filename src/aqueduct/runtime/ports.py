@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -50,8 +51,10 @@ class Message(Generic[T]):
     number: int
     _attached: Attached | None = field(default=None, repr=False, compare=False)
     """Holds the attachments of a message of `bytes` until `attachments` claims them."""
-    _halves: tuple[ChannelHalf, ...] | None = field(default=(), repr=False, compare=False)
-    """The halves in a typed message; None if it never left this process."""
+    _halves: tuple[weakref.ref[ChannelHalf], ...] | None = field(
+        default=(), repr=False, compare=False
+    )
+    """The halves in a typed message, kept by its payload; None if it never left this process."""
 
     @property
     def attachments(self) -> tuple[Any, ...]:

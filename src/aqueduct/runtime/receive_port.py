@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
@@ -287,7 +288,7 @@ class NetworkReceivePort:
         value = self._decode(entry, claimed)
         if not whole:
             return value
-        halves = tuple(claimed.values())
+        halves = tuple(weakref.ref(half) for half in claimed.values())
         return Message(value, Headers(entry.headers), entry.number, None, halves)
 
     def _unroll(self, run: MessageRun) -> None:

@@ -60,7 +60,7 @@ class Receipt:
 class BlockingHalf(BlockingTwin[H], ChannelHalf):
     """Base class of the blocking `Sender` and `Receiver`."""
 
-    __slots__ = ()
+    __slots__ = ("__weakref__",)
 
     headers = Attribute[Headers]("The headers that the channel was made with.")
 
