@@ -30,7 +30,7 @@ COMPILED = (
     "aqueduct/transport/quic/finished.py",
     "aqueduct/transport/quic/room.py",
     "aqueduct/transport/quic/costs.py",
-    "aqueduct/transport/quic/liveness.py",
+    "aqueduct/transport/liveness.py",
     "aqueduct/runtime/send_port.py",
     "aqueduct/runtime/receive_port.py",
 )

@@ -14,7 +14,7 @@ from aqueduct.ingest.settings import IngestSettings
 from aqueduct.ipc.core.settings import IpcSettings
 from aqueduct.ipc.transports.tcp import TcpLimits
 from aqueduct.protocol.config import Config, Limits
-from aqueduct.transport.quic.endpoint import QuicSettings
+from aqueduct.transport.settings import QuicSettings
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "security.md"
 ROW = re.compile(r"^\| `([\w.]+)` \| ([^|]+?) \| ([^|]+?) \|$", re.M)

@@ -33,7 +33,7 @@ from aqueduct.security import (
     trust,
 )
 from aqueduct.transport.quic.configuration import server_settings
-from aqueduct.transport.quic.endpoint import QuicSettings
+from aqueduct.transport.settings import QuicSettings
 
 
 @pytest.fixture(autouse=True)

@@ -58,7 +58,7 @@ from aqueduct.protocol.connection import Mode
 from aqueduct.runtime.headers import Headers
 from aqueduct.runtime.ports import Message, Outcome, Receipt
 from aqueduct.security import ServerTLS, Trust, dev_tls, dev_trust, pin, tls, trust
-from aqueduct.transport.quic.endpoint import QuicSettings
+from aqueduct.transport.settings import QuicSettings
 
 __version__ = "0.1.0"
 

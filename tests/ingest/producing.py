@@ -12,7 +12,7 @@ import sys
 from aqueduct.ingest.client import connection as clients
 from aqueduct.ingest.client.producer import Producer
 from aqueduct.security import Trust, trust
-from aqueduct.transport.quic.endpoint import QuicSettings
+from aqueduct.transport.settings import QuicSettings
 from tests.ingest.crashing import say
 
 PARTITIONS = 3

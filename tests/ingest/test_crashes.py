@@ -16,7 +16,7 @@ from aqueduct.ingest.client import connection as clients
 from aqueduct.ingest.client.producer import Producer
 from aqueduct.ingest.client.reader import DirectoryReader, Reader
 from aqueduct.security import ServerTLS, Trust
-from aqueduct.transport.quic.endpoint import QuicSettings
+from aqueduct.transport.settings import QuicSettings
 from tests.ingest.crashing import RECOVERING, ROLLING, WRITING
 from tests.ingest.killing import Script, Servers
 from tests.ingest.ledger import Ledger

@@ -15,7 +15,7 @@ from aqueduct.ingest.client.reader import DirectoryReader
 from aqueduct.ingest.dedup.scope import WriteScope
 from aqueduct.ingest.errors import RefusedRecords
 from aqueduct.security import ServerTLS, Trust
-from aqueduct.transport.quic.endpoint import QuicSettings
+from aqueduct.transport.settings import QuicSettings
 from tests.ingest.jobbing import RUNS, ids_of
 from tests.ingest.killing import Servers
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from aqueduct.ingest.identity import MAX_OFFSETS
 from aqueduct.settings import MIB, declare, seconds, switch, whole
-from aqueduct.transport.quic.endpoint import QuicSettings
+from aqueduct.transport.settings import QuicSettings
 
 MAX_WAITING = 64 * MIB
 """The upper bound of `max_waiting`: all waiting records may become one block of a log."""

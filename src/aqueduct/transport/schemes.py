@@ -19,8 +19,8 @@ from aqueduct.security import ServerTLS, Trust
 from aqueduct.transport import memory
 from aqueduct.transport.base import Connector, Listener, MakeCore, OnTransport
 from aqueduct.transport.quic.connector import QuicConnector
-from aqueduct.transport.quic.endpoint import QuicSettings
 from aqueduct.transport.quic.listener import listen as listen_on_quic
+from aqueduct.transport.settings import QuicSettings
 
 __all__ = ["QuicSettings", "connector_for", "listen"]
 

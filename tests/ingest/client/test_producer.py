@@ -16,7 +16,7 @@ from aqueduct.ingest.partitioning import partition_of
 from aqueduct.ingest.server.permissions import Grant, Permissions
 from aqueduct.ingest.settings import CLIENT_QUIC_SETTINGS
 from aqueduct.security import make_authority, trust
-from aqueduct.transport.quic.endpoint import QuicSettings
+from aqueduct.transport.settings import QuicSettings
 from tests.ingest.lab import Lab, eventually
 from tests.transport.quic.inside import listener_of
 

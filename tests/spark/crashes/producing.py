@@ -13,7 +13,7 @@ import sys
 from aqueduct.ingest.client import connection as clients
 from aqueduct.ingest.client.producer import Producer
 from aqueduct.security import trust
-from aqueduct.transport.quic.endpoint import QuicSettings
+from aqueduct.transport.settings import QuicSettings
 from tests.ingest.crashing import say
 from tests.ingest.ledger import record
 

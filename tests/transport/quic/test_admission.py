@@ -1,81 +1,9 @@
-"""Admission of new connections, and which half-open ones are dropped."""
+"""The bounds on what QUIC holds for clients that were not accepted."""
 
 from __future__ import annotations
 
-import pytest
-
-from aqueduct.protocol.budget import Share
 from aqueduct.protocol.config import Config
-from aqueduct.transport.quic.admission import AddressAccounts, HalfOpen, Hidden, neighbourhood
-
-
-@pytest.mark.parametrize(
-    ("host", "name"),
-    [
-        ("192.0.2.7", "192.0.2.7"),
-        ("::ffff:192.0.2.7", "192.0.2.7"),
-        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
-        ("2001:db8:1:2::1", "2001:db8:1:2::/64"),
-        ("fe80::1%eth0", "fe80::/64"),
-    ],
-)
-def test_accounting_is_per_ipv4_address_or_ipv6_network(host: str, name: str) -> None:
-    assert neighbourhood(host) == name
-
-
-def crowd(**counts: int) -> HalfOpen[str]:
-    """Return half-open connections by address, opened one per second in this order."""
-    half_open: HalfOpen[str] = HalfOpen()
-    now = 0
-    for address, count in counts.items():
-        for number in range(count):
-            half_open.add(f"{address}{number}", address, now)
-            now += 1
-    return half_open
-
-
-def test_the_oldest_connection_of_the_address_with_the_most_is_dropped() -> None:
-    half_open = crowd(modest=2, greedy=5)
-    assert half_open.connection_to_drop("new", 7.0, 100.0) == "greedy0"
-    half_open.remove("greedy0")
-    assert half_open.connection_to_drop("modest", 7.0, 100.0) == "greedy1"
-
-
-def test_connections_of_addresses_without_more_are_dropped_only_after_min_age() -> None:
-    half_open = crowd(a=3, b=3)
-    assert half_open.connection_to_drop("b", 6.0, 10.0) is None
-    assert half_open.connection_to_drop("a", 10.0, 10.0) == "a0"
-    alone = crowd(a=1)
-    assert alone.connection_to_drop("b", 0.5, 1.0) is None
-    assert alone.connection_to_drop("b", 1.0, 1.0) == "a0"
-
-
-def test_nothing_is_dropped_if_nothing_is_half_open() -> None:
-    assert crowd().connection_to_drop("a", 1_000.0, 1.0) is None
-
-
-def test_accepted_and_ended_connections_do_not_count() -> None:
-    half_open = crowd(a=2, b=1)
-    assert (len(half_open), half_open.count("a"), half_open.count("c")) == (3, 2, 0)
-    for name in ("a0", "a0", "b0", "a1", "never"):
-        half_open.remove(name)
-    assert len(half_open) == 0
-    assert not half_open._by_address
-
-
-def test_an_address_has_one_account_while_it_has_connections() -> None:
-    """AQ-COST-4."""
-    config = Config(max_address_bytes=1_000, address_allowance=10)
-    accounts = AddressAccounts(config)
-    one, two = accounts.enter("a"), accounts.enter("a")
-    assert one is two
-    assert accounts.enter("b") is not one
-    assert Share(one.accepted).hold(1_010)
-    assert not Share(two.accepted).hold(11)
-    assert one.early.limit * config.early_share == config.max_early_total
-    for address in ("a", "b", "a"):
-        accounts.leave(address)
-    assert not accounts._accounts
+from aqueduct.transport.quic.admission import Hidden
 
 
 def test_the_connection_with_the_most_hidden_state_of_its_address_is_closed() -> None:

@@ -30,9 +30,9 @@ from aqueduct.testing.record import FrameArrived
 from aqueduct.transport.quic.bridge import Bridge
 from aqueduct.transport.quic.configuration import server_settings
 from aqueduct.transport.quic.costs import Unacknowledged
-from aqueduct.transport.quic.endpoint import QuicSettings
 from aqueduct.transport.quic.engine import MAX_REASON, shortened
 from aqueduct.transport.quic.tls import EngineConfiguration
+from aqueduct.transport.settings import QuicSettings
 from aqueduct.wire.chanid import ENTRYPOINT, Side
 from aqueduct.wire.frames import MessageFrame
 from tests.transport.quic.virtual import DRAIN, NoHandshake, RealQuic

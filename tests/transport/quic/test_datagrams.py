@@ -16,7 +16,7 @@ from aqueduct.protocol.events import ConnectionEnded, Delivered, Undelivered
 from aqueduct.testing.faults import Faults
 from aqueduct.testing.pair import Pair
 from aqueduct.transport.quic.bridge import Bridge
-from aqueduct.transport.quic.endpoint import QuicSettings
+from aqueduct.transport.settings import QuicSettings
 from aqueduct.transport.udp import Packet
 from aqueduct.wire.chanid import ENTRYPOINT, Side
 from tests.transport.quic.virtual import RealQuic

@@ -16,9 +16,10 @@ from aqueduct.testing.faults import Faults
 from aqueduct.testing.pair import Pair
 from aqueduct.transport.quic.bridge import Bridge
 from aqueduct.transport.quic.configuration import server_settings, settings_for_path
-from aqueduct.transport.quic.endpoint import ID_LENGTH, QuicSettings, destination_id
+from aqueduct.transport.quic.endpoint import ID_LENGTH, destination_id
 from aqueduct.transport.quic.engine import Engine
 from aqueduct.transport.quic.tickets import TICKETS_PER_SERVER, ClientTickets, ServerTickets
+from aqueduct.transport.settings import QuicSettings
 from aqueduct.wire.chanid import ENTRYPOINT, Side
 from tests.protocol.wires import credit
 from tests.transport.quic.early import (

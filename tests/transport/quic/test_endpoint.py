@@ -18,8 +18,9 @@ from qh3.quic.connection import QuicConnection, QuicConnectionError
 
 import aqueduct
 from aqueduct import QuicSettings
+from aqueduct.transport.admission import Admission
 from aqueduct.transport.quic.endpoint import ID_LENGTH, Newcomers, QuicEndpoint, destination_id
-from aqueduct.transport.quic.listener import QuicListener
+from aqueduct.transport.quic.transport import QuicTransport
 from tests.interop.peer import peer_of
 from tests.processes.peers import TIMEOUT, eventually
 from tests.transport.quic.inside import listener_of, transport_of
@@ -576,17 +577,17 @@ async def test_half_open_connections_are_dropped_for_another_address(
     limits: dict[str, Any], taken: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rejected: list[str] = []
-    make_room = QuicListener._make_room
+    make_room = Admission.make_room
 
-    def observed(listener: QuicListener, name: str) -> bool:
-        room = make_room(listener, name)
+    def observed(admission: Admission[QuicTransport], name: str, now: float) -> bool:
+        room = make_room(admission, name, now)
         if not room:
             rejected.append(name)
         return room
 
-    monkeypatch.setattr(QuicListener, "_make_room", observed)
+    monkeypatch.setattr(Admission, "make_room", observed)
     # A slow machine must not make the connections old enough to displace each other.
-    monkeypatch.setattr("aqueduct.transport.quic.listener._MIN_HALF_OPEN_AGE", 600.0)
+    monkeypatch.setattr("aqueduct.transport.admission._MIN_HALF_OPEN_AGE", 600.0)
     options = QuicSettings(**LONG_TIMEOUTS, **limits)
     async with (
         asyncio.timeout(TIMEOUT),
@@ -686,13 +687,13 @@ async def test_a_connection_is_half_open_until_it_is_accepted() -> None:
         connecting = asyncio.ensure_future(connect(server).__aenter__())
         await eventually(lambda: bool(server._tasks), "the client connects")
         await eventually(lambda: not endpoint._handshakes, "the handshake is complete")
-        assert len(endpoint._half_open) == 1
+        assert len(endpoint._admission.half_open) == 1
         decided.set()
         connection = await connecting
-        assert len(endpoint._half_open) == 0
+        assert len(endpoint._admission.half_open) == 0
         await connection.close()
-        await eventually(lambda: not endpoint._addresses, "the tables are empty")
-        assert not endpoint._accounts._accounts
+        await eventually(lambda: not endpoint._admission._addresses, "the tables are empty")
+        assert not endpoint._admission._accounts._accounts
 
 
 @pytest.mark.parametrize("length", [0, 1, 7])

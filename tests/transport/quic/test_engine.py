@@ -19,9 +19,9 @@ from aqueduct.transport.quic.configuration import (
     server_settings,
     settings_for_path,
 )
-from aqueduct.transport.quic.endpoint import QuicSettings
 from aqueduct.transport.quic.engine import ALPN, Engine
 from aqueduct.transport.quic.tls import MAX_DATAGRAM_FRAME
+from aqueduct.transport.settings import QuicSettings
 from tests.transport.quic.virtual import ADDRESSES, NAME, certificates
 
 MANY = 5_000

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -18,12 +18,13 @@ from aqueduct.protocol.events import ConnectionEnded
 from aqueduct.testing.faults import Faults
 from aqueduct.testing.pair import Pair
 from aqueduct.transport.address import Address
+from aqueduct.transport.liveness import NEVER, Liveness, Verdict
 from aqueduct.transport.quic.bridge import Bridge
-from aqueduct.transport.quic.endpoint import QuicSettings, destination_id
+from aqueduct.transport.quic.endpoint import destination_id
 from aqueduct.transport.quic.engine import Engine
-from aqueduct.transport.quic.liveness import NEVER, Liveness, Verdict
 from aqueduct.transport.quic.resets import StatelessResets
 from aqueduct.transport.quic.tls import EngineConfiguration
+from aqueduct.transport.settings import QuicSettings
 from aqueduct.wire.chanid import ENTRYPOINT, Side
 from tests.transport.quic.virtual import ADDRESSES, RealQuic
 
@@ -311,7 +312,7 @@ def _count_pings_as_signs_of_life(monkeypatch: pytest.MonkeyPatch) -> None:
     def check_and_hear(liveness: Liveness, now: float) -> Verdict:
         verdict = check(liveness, now)
         if verdict is Verdict.PING:
-            liveness._quic.heard_at = now
+            liveness._hearing.heard_at = now
         return verdict
 
     monkeypatch.setattr(Liveness, "check", check_and_hear)
@@ -353,7 +354,7 @@ class SilentQuic(SimpleNamespace):
 
 def watched(keep_alive: float | None = 5.0, **state: float) -> tuple[SilentQuic, Liveness]:
     quic = SilentQuic(**state)
-    liveness = Liveness(cast(Engine, quic), keep_alive)
+    liveness = Liveness(quic, keep_alive)
     liveness.start(0.0)
     return quic, liveness
 
@@ -395,6 +396,6 @@ def test_a_peer_cannot_make_this_side_ping_all_the_time() -> None:
 
 def test_nothing_is_due_before_the_handshake_and_after_the_end() -> None:
     _, liveness = watched()
-    assert Liveness(cast(Engine, SilentQuic()), 5.0).due_at == NEVER
+    assert Liveness(SilentQuic(), 5.0).due_at == NEVER
     liveness.stop()
     assert liveness.due_at == NEVER

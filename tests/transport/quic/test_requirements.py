@@ -9,8 +9,8 @@ from aqueduct.protocol.connection import ConnectionCore
 from aqueduct.security import make_authority, make_certificate
 from aqueduct.transport.quic.bridge import Bridge
 from aqueduct.transport.quic.configuration import server_settings
-from aqueduct.transport.quic.endpoint import QuicSettings
 from aqueduct.transport.quic.engine import ALPN, Engine
+from aqueduct.transport.settings import QuicSettings
 from aqueduct.wire.chanid import Side
 
 

@@ -10,8 +10,9 @@ from contextlib import closing
 import pytest
 
 import aqueduct
-from aqueduct.transport.quic.endpoint import ID_LENGTH, QuicSettings
+from aqueduct.transport.quic.endpoint import ID_LENGTH
 from aqueduct.transport.quic.resets import LEAST_SIZE, TOKEN_SIZE, StatelessResets
+from aqueduct.transport.settings import QuicSettings
 
 KNOWN = b"12345678"
 

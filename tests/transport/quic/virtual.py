@@ -35,9 +35,10 @@ from aqueduct.transport.quic.configuration import (
     server_settings,
     settings_for_path,
 )
-from aqueduct.transport.quic.endpoint import QuicSettings, destination_id
+from aqueduct.transport.quic.endpoint import destination_id
 from aqueduct.transport.quic.engine import Engine
 from aqueduct.transport.quic.tls import EngineConfiguration
+from aqueduct.transport.settings import QuicSettings
 from aqueduct.transport.udp import Packet
 from aqueduct.wire.chanid import Side
 

@@ -13,7 +13,7 @@ from aqueduct.errors import ProtocolError, RemoteProtocolError, TLSError
 from aqueduct.ipc.core.events import BatchResult, Transmit
 from aqueduct.ipc.core.framing import Deframer, frame_head
 from aqueduct.ipc.core.outgoing import OutgoingTransfer
-from aqueduct.ipc.transports.secure import SLICE, TlsSession
+from aqueduct.transport.tls import SLICE, TlsSession
 
 BUFFER = 256 * 1024
 """Bytes read at once, and decrypted at once; one buffer each for all connections."""

@@ -20,10 +20,10 @@ from aqueduct.ipc.address import parse, unparse
 from aqueduct.ipc.core.events import BatchResult, Transmit
 from aqueduct.ipc.core.outgoing import OutgoingTransfer
 from aqueduct.ipc.transports.base import PduListener
-from aqueduct.ipc.transports.secure import TlsSession, client_context, refusal, server_context
 from aqueduct.ipc.transports.stream import BUFFER, FULL, TlsConnection
 from aqueduct.security import ServerTLS, Trust
 from aqueduct.settings import MIB, declare, seconds, whole
+from aqueduct.transport.tls import TlsSession, client_context, server_context
 
 SCHEME = "tls://"
 MAX_PDU = 256 * 1024
@@ -42,6 +42,9 @@ _BACKLOG = 1_024
 _ALL_ADDRESSES = ("0.0.0.0", "::")
 _MAX_UNSENT = 64 * 1024 * 1024
 """Unsent bytes over all connections, above which acks to peers that do not read are dropped."""
+_NOT_ITS_NAME = (62, 64)  # X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH
+_NOT_ITS_TIME = (9, 10)  # X509_V_ERR_CERT_NOT_YET_VALID, X509_V_ERR_CERT_HAS_EXPIRED
+_VERSIONS = ("PROTOCOL_VERSION", "UNSUPPORTED_PROTOCOL", "UNSUPPORTED_VERSION")
 
 
 @dataclass(frozen=True)
@@ -530,3 +533,20 @@ def _reason(error: Exception) -> str:
     if isinstance(error, OSError) and error.errno and not isinstance(error, ssl.SSLError):
         return os.strerror(error.errno)
     return str(error)
+
+
+def refusal(name: str, error: Exception) -> TLSError:
+    """Return the error for a peer that failed the handshake, with advice."""
+    if isinstance(error, TLSError):
+        return TLSError(f"{name} is not trusted: {error}")
+    if isinstance(error, ssl.SSLCertVerificationError):
+        what = f"the certificate of {name} is not trusted: {error.verify_message}"
+        if error.verify_code in _NOT_ITS_NAME:
+            return TLSError(f"{what} Use a name that it holds, or trust it by its fingerprint.")
+        if error.verify_code in _NOT_ITS_TIME:
+            return TLSError(f"{what}; the server needs a new one, or a clock is wrong")
+        return TLSError(f"{what}; trust the authority that signed it, or its fingerprint")
+    reason = str(getattr(error, "reason", None) or error)
+    if any(version in reason for version in _VERSIONS):
+        return TLSError(f"{name} does not speak TLS 1.3 ({reason}); both sides need it")
+    return TLSError(f"no TLS with {name} ({reason}); is it an endpoint with a tls:// address?")

@@ -36,6 +36,7 @@ from aqueduct.protocol.actions import (
 from aqueduct.protocol.connection import ConnectionCore
 from aqueduct.transport.address import Address, format_address
 from aqueduct.transport.base import IMMEDIATE_CLOSE_CODES
+from aqueduct.transport.liveness import NEVER, Liveness, Verdict
 from aqueduct.transport.quic.costs import (
     COUNT_AFTER,
     RESET_OVERHEAD,
@@ -45,7 +46,6 @@ from aqueduct.transport.quic.costs import (
 )
 from aqueduct.transport.quic.engine import MAX_WITHHELD, Engine, shortened
 from aqueduct.transport.quic.finished import FinishedStreams
-from aqueduct.transport.quic.liveness import NEVER, Liveness, Verdict
 from aqueduct.transport.quic.room import PIECES, RoomMeter
 from aqueduct.transport.udp import Packet
 from aqueduct.wire.ranges import RangeSet

@@ -11,9 +11,10 @@ from qh3.quic.packet import QuicProtocolVersion
 from aqueduct.errors import TLSError
 from aqueduct.security import ServerTLS, Trust, check, system_authorities
 from aqueduct.transport.address import Address
-from aqueduct.transport.quic.endpoint import ID_LENGTH, QuicSettings
+from aqueduct.transport.quic.endpoint import ID_LENGTH
 from aqueduct.transport.quic.engine import ALPN
 from aqueduct.transport.quic.tls import EngineConfiguration
+from aqueduct.transport.settings import QuicSettings
 
 SAFE_PACKET = 1_452
 """Fits every Ethernet path with IPv4 and IPv6, before path MTU discovery finds more."""

@@ -19,10 +19,11 @@ from aqueduct.transport.address import (
 )
 from aqueduct.transport.quic.bridge import Bridge
 from aqueduct.transport.quic.configuration import client_settings
-from aqueduct.transport.quic.endpoint import QuicEndpoint, QuicSettings, has_short_header
+from aqueduct.transport.quic.endpoint import QuicEndpoint, has_short_header
 from aqueduct.transport.quic.engine import Engine
 from aqueduct.transport.quic.tickets import ClientTickets
 from aqueduct.transport.quic.transport import QuicTransport
+from aqueduct.transport.settings import QuicSettings
 
 _tickets = ClientTickets()
 """The session tickets that servers gave this process; they are kept in memory only."""

@@ -26,21 +26,14 @@ from aqueduct.errors import BindError
 from aqueduct.protocol.config import Config
 from aqueduct.security import ServerTLS
 from aqueduct.transport.address import Address, format_address, resolve, split_address
+from aqueduct.transport.admission import Admission, neighbourhood
 from aqueduct.transport.base import MakeCore, OnTransport
-from aqueduct.transport.quic.admission import (
-    AddressAccounts,
-    HalfOpen,
-    Hidden,
-    RetryTokens,
-    neighbourhood,
-)
+from aqueduct.transport.quic.admission import Hidden, RetryTokens
 from aqueduct.transport.quic.bridge import Bridge
 from aqueduct.transport.quic.configuration import server_settings, settings_for_path
 from aqueduct.transport.quic.endpoint import (
     ID_LENGTH,
-    SMALLEST_INITIAL,
     QuicEndpoint,
-    QuicSettings,
     destination_id,
     has_short_header,
 )
@@ -48,18 +41,13 @@ from aqueduct.transport.quic.engine import Engine
 from aqueduct.transport.quic.resets import StatelessResets
 from aqueduct.transport.quic.tickets import ServerTickets
 from aqueduct.transport.quic.transport import QuicTransport
+from aqueduct.transport.settings import SMALLEST_INITIAL, QuicSettings
 
 _SHORTEST_ID = 8
 """Shortest destination connection id of a client's first packet (RFC 9000, 7.2): shorter ids can be
 guessed, and collide."""
 _GREEDY = 4
 """An address with a quarter of `handshakes_before_retry` half-open connections gets a Retry."""
-_RESERVED = 10
-"""One in ten connections is reserved for addresses that have fewer, so that one address cannot use
-up `max_connections`."""
-_MIN_HALF_OPEN_AGE = 1.0
-"""Seconds for which a half-open connection is not displaced by its own address: handshakes take
-less."""
 _MAX_CLOSING = 4
 """Connections closed for what QUIC holds that keep it while they may have to repeat the close."""
 
@@ -130,20 +118,25 @@ class QuicListener(QuicEndpoint):
         self._tickets = tickets
         self._tokens = RetryTokens(monotonic)
         self._handshakes: dict[QuicTransport, asyncio.TimerHandle] = {}
-        self._half_open: HalfOpen[QuicTransport] = HalfOpen()
-        self._accounts = AddressAccounts(config or Config())
+        self._admission: Admission[QuicTransport] = Admission(options, config or Config())
         self._hidden: Hidden[QuicTransport] = Hidden(config or Config())
         self._closing: deque[QuicTransport] = deque()
         """The last connections that were closed for their hidden state."""
-        self._addresses: dict[QuicTransport, str] = {}
-        self.unclaimed = 0
-        """Ended connections that the server still holds for the application."""
         self.address = format_address(self.local_address)
         """The address of the socket, as clients write it; known also after the end."""
         self._resets = StatelessResets(
             tls.key, socket.gethostname(), self.address, options.max_resets, monotonic
         )
         self._is_accepting = True
+
+    @property
+    def unclaimed(self) -> int:
+        """Ended connections that the server still holds for the application."""
+        return self._admission.unclaimed
+
+    @unclaimed.setter
+    def unclaimed(self, number: int) -> None:
+        self._admission.unclaimed = number
 
     @property
     def handshake_timeout(self) -> float:
@@ -157,11 +150,9 @@ class QuicListener(QuicEndpoint):
     def forget(self, transport: QuicTransport) -> None:
         """Remove a connection that has ended."""
         self._end_handshake(transport)
-        self._half_open.remove(transport)
-        address = self._addresses.pop(transport, None)
+        address = self._admission.leave(transport)
         if address is not None:
             self._hidden.remove(transport, address)
-            self._accounts.leave(address)
         super().forget(transport)
 
     def handle_unknown(self, data: bytes, address: Address) -> QuicTransport | None:
@@ -202,32 +193,14 @@ class QuicListener(QuicEndpoint):
         elif self._is_pressed(name):
             self._send_retry(version, destination, source, address)
             return None
-        if not self._make_room(name):
+        if not self._admission.make_room(name, self.clock()):
             return None
         return self._new(original, retried, destination, address, name)
 
     def _is_pressed(self, name: str) -> bool:
         """Return whether a new client must validate its address."""
-        limit = self.options.handshakes_before_retry
-        return len(self._half_open) >= limit or self._half_open.count(name) * _GREEDY >= limit
-
-    def _make_room(self, name: str) -> bool:
-        """Make room for one more connection, by dropping a half-open one if necessary."""
-        options = self.options
-        held = len(self.transports) + self.unclaimed
-        limit = options.max_connections
-        reserved = limit // _RESERVED
-        if self._accounts.count(name) >= reserved:
-            limit -= reserved
-        full = held >= limit
-        if not full and len(self._half_open) < options.max_half_open:
-            return True
-        old = self._half_open.connection_to_drop(name, self.clock(), _MIN_HALF_OPEN_AGE)
-        if old is None:
-            return False
-        old.abandon("dropped before acceptance: too many half-open connections")
-        self.forget(old)
-        return True
+        limit, half_open = self.options.handshakes_before_retry, self._admission.half_open
+        return len(half_open) >= limit or half_open.count(name) * _GREEDY >= limit
 
     def _new(
         self,
@@ -238,7 +211,7 @@ class QuicListener(QuicEndpoint):
         name: str,
     ) -> QuicTransport:
         settings = settings_for_path(self._settings, self.options, address)
-        core = self._make_core(self._accounts.enter(name))
+        core = self._make_core(self._admission.account(name))
         settings.max_streams = max(settings.max_streams, core.config.max_streams)
         quic = Engine(
             configuration=settings,
@@ -252,15 +225,14 @@ class QuicListener(QuicEndpoint):
         bridge.when_connected = partial(self._end_handshake, transport)
         bridge.when_ready = partial(self._accepted, transport, name)
         bridge.unseen.on_estimate = partial(self._hold_hidden, transport, name)
-        self._addresses[transport] = name
-        self._half_open.add(transport, name, self.clock())
+        self._admission.enter(transport, name, self.clock())
         timeout = self.options.handshake_timeout
         self._handshakes[transport] = self.loop.call_later(timeout, self._give_up, transport)
         self._on_transport(transport)
         return transport
 
     def _accepted(self, transport: QuicTransport, name: str) -> None:
-        self._half_open.remove(transport)
+        self._admission.accepted(transport)
         self._hidden.remove(transport, name)
 
     def _hold_hidden(self, transport: QuicTransport, name: str, size: int) -> None:
@@ -269,7 +241,7 @@ class QuicListener(QuicEndpoint):
             return
         greediest = self._hidden.hold(transport, name, size)
         if greediest is not None:
-            self._hidden.remove(greediest, self._addresses[greediest])
+            self._hidden.remove(greediest, self._admission.address_of(greediest))
             reason = "too many bytes without an event from all clients before headers"
             greediest.core.handle_excess("AQ-COST-3", reason, greediest.now())
             greediest.schedule_flush()

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
-
-from aqueduct.transport.quic.engine import Engine
+from typing import Protocol
 
 NEVER = float("inf")
 PINGS = 3
@@ -22,18 +21,34 @@ class Verdict(Enum):
     DEAD = 2
 
 
+class Hearing(Protocol):
+    """What a transport knows of its peer's packets; times are seconds."""
+
+    heard_at: float
+    """When the last authenticated bytes of the peer came; `Liveness.start` sets it first."""
+    idle_timeout: float
+    """The idle timeout that this side states to the peer."""
+
+    @property
+    def peer_idle_timeout(self) -> float | None:
+        """What the peer has stated."""
+
+    def probe_timeout(self) -> float:
+        """Return about how long the transport waits for an answer."""
+
+
 class Liveness:
     """The time since the last authenticated packet of the peer, and what follows from it.
 
-    What this side sends does not count: QUIC's own timer (RFC 9000, 10.1) starts again when
+    What this side sends does not count; QUIC's own timer (RFC 9000, 10.1) starts again when
     something is sent after a packet was received. Time in which this process did not run does not
     count either: packets of the peer may wait in the socket, and no ping was sent.
     """
 
-    __slots__ = ("_delayed_since", "_keep_alive", "_pinged_at", "_quic", "_since", "due_at")
+    __slots__ = ("_delayed_since", "_hearing", "_keep_alive", "_pinged_at", "_since", "due_at")
 
-    def __init__(self, quic: Engine, keep_alive: float | None) -> None:
-        self._quic = quic
+    def __init__(self, hearing: Hearing, keep_alive: float | None) -> None:
+        self._hearing = hearing
         self._keep_alive = keep_alive
         self.due_at = NEVER
         """When to call `check`; at the latest when the peer is dead if it stays silent."""
@@ -43,7 +58,7 @@ class Liveness:
 
     def start(self, now: float) -> None:
         """Begin, when the handshake is complete."""
-        self._quic.heard_at = self._pinged_at = now
+        self._hearing.heard_at = self._pinged_at = now
         self._plan()
 
     def stop(self) -> None:
@@ -52,7 +67,7 @@ class Liveness:
 
     def silence(self, now: float) -> float:
         """Return the seconds since the peer was last heard."""
-        return now - self._quic.heard_at
+        return now - self._hearing.heard_at
 
     def timeout(self) -> float:
         """Return the seconds of silence after which the peer is dead.
@@ -60,15 +75,15 @@ class Liveness:
         That is the smaller one of both sides' idle timeouts, but at least three probe timeouts, so
         that a packet and its ack fit in (RFC 9000, 10.1).
         """
-        timeout = self._quic.idle_timeout
-        peer = self._quic.peer_idle_timeout
+        timeout = self._hearing.idle_timeout
+        peer = self._hearing.peer_idle_timeout
         if peer is not None:
             timeout = min(timeout, max(peer, LEAST_OF_PEER))
-        return max(timeout, 3 * self._quic.probe_timeout())
+        return max(timeout, 3 * self._hearing.probe_timeout())
 
     def check(self, now: float) -> Verdict:
         """Return what is due, and set `due_at` anew."""
-        heard, timeout = self._quic.heard_at, self.timeout()
+        heard, timeout = self._hearing.heard_at, self.timeout()
         is_late = now - self.due_at > timeout / PINGS
         since = max(heard, self._since)
         latest = now - timeout * (1 - 1 / PINGS)
@@ -91,6 +106,6 @@ class Liveness:
 
     def _plan(self) -> None:
         timeout = self.timeout()
-        since = max(self._quic.heard_at, self._since)
+        since = max(self._hearing.heard_at, self._since)
         ping_at = max(since, self._pinged_at) + self._interval(timeout)
         self.due_at = min(since + timeout, ping_at)

@@ -15,8 +15,8 @@ import pytest
 
 from aqueduct.errors import TLSError
 from aqueduct.ipc.core.pdu import Code
-from aqueduct.ipc.transports.secure import client_context, server_context
 from aqueduct.security import ServerTLS, Trust, make_authority, make_certificate, pin
+from aqueduct.transport.tls import client_context, server_context
 from tests.ipc.tls_peers import AUTHORITY, HERE, PAIR, TRUST, Start, by_hand, dial, peers, until
 
 

@@ -1,4 +1,4 @@
-"""TLS 1.3 without a socket: the contexts of both sides, and one end of a connection.
+"""TLS 1.3 over TCP, without a socket: the contexts of both sides, and one end of a connection.
 
 A client always verifies: the chain and the name where it trusts authorities, the certificate itself
 where it has a fingerprint (IPC-TCP-4).
@@ -19,10 +19,6 @@ from aqueduct.security import ServerTLS, Trust, check
 
 SLICE = 128 * 1024
 """Bytes that go through TLS at once: its buffers grow to their maximum and never shrink."""
-
-_NOT_ITS_NAME = (62, 64)  # X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH
-_NOT_ITS_TIME = (9, 10)  # X509_V_ERR_CERT_NOT_YET_VALID, X509_V_ERR_CERT_HAS_EXPIRED
-_VERSIONS = ("PROTOCOL_VERSION", "UNSUPPORTED_PROTOCOL", "UNSUPPORTED_VERSION")
 
 
 def server_context(pair: ServerTLS) -> ssl.SSLContext:
@@ -138,23 +134,6 @@ class TlsSession:
         """Send close_notify."""
         with contextlib.suppress(ssl.SSLError, ValueError):
             self._tls.unwrap()
-
-
-def refusal(name: str, error: Exception) -> TLSError:
-    """Return the error for a peer that failed the handshake, with advice."""
-    if isinstance(error, TLSError):
-        return TLSError(f"{name} is not trusted: {error}")
-    if isinstance(error, ssl.SSLCertVerificationError):
-        what = f"the certificate of {name} is not trusted: {error.verify_message}"
-        if error.verify_code in _NOT_ITS_NAME:
-            return TLSError(f"{what} Use a name that it holds, or trust it by its fingerprint.")
-        if error.verify_code in _NOT_ITS_TIME:
-            return TLSError(f"{what}; the server needs a new one, or a clock is wrong")
-        return TLSError(f"{what}; trust the authority that signed it, or its fingerprint")
-    reason = str(getattr(error, "reason", None) or error)
-    if any(version in reason for version in _VERSIONS):
-        return TLSError(f"{name} does not speak TLS 1.3 ({reason}); both sides need it")
-    return TLSError(f"no TLS with {name} ({reason}); is it an endpoint with a tls:// address?")
 
 
 @contextlib.contextmanager
