@@ -274,6 +274,22 @@ async def test_a_finished_local_sender_is_closed_once_everything_was_taken() -> 
     answer.close()
 
 
+async def test_a_wait_that_began_before_the_finish_lasts_until_everything_was_taken() -> None:
+    tx, rx = channel(int)
+    await tx.send(1)
+    await tx.send(2)
+    waiting = [asyncio.create_task(tx.wait_closed()) for _ in range(2)]
+    await asyncio.sleep(0)
+    tx.finish()
+    for expected in (1, 2):
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert not any(task.done() for task in waiting)
+        assert await rx.receive() == expected
+    await asyncio.gather(*waiting)
+    assert tx.is_closed
+
+
 # -- channels in channels -------------------------------------------------------------------------
 
 

@@ -563,8 +563,8 @@ MUTANTS = [
     Mutant(
         "acks are two milliseconds late",
         "protocol/config.py",
-        '        default=0.010,\n        metadata=seconds("How long a receiver collects ack',
-        '        default=0.012,\n        metadata=seconds("How long a receiver collects ack',
+        "default=_DELIVERY.ack_delay,",
+        "default=_DELIVERY.ack_delay + 0.002,",
     ),
     # Priorities
     Mutant(

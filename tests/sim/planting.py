@@ -44,14 +44,19 @@ def sources(beside: Path) -> tempfile.TemporaryDirectory[str]:
     return directory
 
 
+def applies(mutant: Mutant) -> bool:
+    """Return whether the text that the fault replaces occurs exactly once in the sources."""
+    return (SOURCE / mutant.file).read_text(encoding="utf-8").count(mutant.old) == 1
+
+
 def plant(mutant: Mutant, directory: Path) -> Path:
     """Link the sources into ``directory``, with the fault in one of them."""
     shutil.copytree(
         sources(directory.parent).name, directory, copy_function=os.link, dirs_exist_ok=True
     )
+    assert applies(mutant), f"{mutant.file} has changed: adapt {mutant.name!r}"
     file = directory / "aqueduct" / mutant.file
     text = file.read_text(encoding="utf-8")
-    assert text.count(mutant.old) == 1, f"{mutant.file} has changed: adapt {mutant.name!r}"
     file.unlink()
     Path(cache_from_source(str(file))).unlink(missing_ok=True)
     file.write_text(text.replace(mutant.old, mutant.new), encoding="utf-8")

@@ -8,7 +8,7 @@ import pytest
 
 from tests.sim.ipc_mutants import IPC_MUTANTS
 from tests.sim.mutants import MUTANTS
-from tests.sim.planting import Mutant, assert_found
+from tests.sim.planting import Mutant, applies, assert_found
 
 
 @pytest.mark.slow
@@ -26,3 +26,8 @@ def test_a_fault_planted_in_scalable_ipc_is_found(mutant: Mutant, tmp_path: Path
 @pytest.mark.parametrize("mutants", [MUTANTS, IPC_MUTANTS], ids=["channels", "ipc"])
 def test_the_names_of_the_faults_are_unique(mutants: list[Mutant]) -> None:
     assert len({mutant.name for mutant in mutants}) == len(mutants) >= 15
+
+
+@pytest.mark.parametrize("mutants", [MUTANTS, IPC_MUTANTS], ids=["channels", "ipc"])
+def test_every_fault_fits_the_sources_as_they_are(mutants: list[Mutant]) -> None:
+    assert [mutant.name for mutant in mutants if not applies(mutant)] == []

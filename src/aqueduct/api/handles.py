@@ -206,10 +206,8 @@ class Sender(Handle, Generic[T]):
 
     async def wait_closed(self) -> None:
         """Wait until `is_closed`; a server learns by it that a caller has given up."""
-        port = None
-        while port is not self._port:  # a local channel may become networked meanwhile
-            port = self._port
-            await port.wait_closed()
+        while not self._port.is_closed():  # a local channel may become networked meanwhile
+            await self._port.wait_closed()
 
     @overload
     async def call(

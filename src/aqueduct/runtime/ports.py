@@ -235,7 +235,7 @@ class SendPort(Protocol):
         """Return whether the receiver has ended."""
 
     async def wait_closed(self) -> None:
-        """Wait until the receiver has ended, or the port was replaced."""
+        """Wait until it is worth asking `is_closed` again, or the port was replaced."""
 
     def is_open(self) -> bool:
         """Return whether it can still send."""
