@@ -1,13 +1,19 @@
-"""Commands as real processes, with their own development certificates."""
+"""Commands as real processes, with their own development certificates.
+
+Most commands are forked, because Python needs longer to import the package than they need to run.
+Each command is also started as users do: ``fresh=True``.
+"""
 
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
+
+from tests.forking import Forked
 
 SECONDS = 60
 
@@ -25,21 +31,44 @@ def own_certificates(dev_directory: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("AQUEDUCT_DEV_DIR", str(dev_directory))
 
 
+def launch(
+    arguments: Sequence[str], environment: Mapping[str, str], *, stdin: bool
+) -> "subprocess.Popen[str]":
+    """Start a command in a new interpreter."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "aqueduct", *arguments],
+        stdin=subprocess.PIPE if stdin else subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+
+
+def fork(
+    arguments: Sequence[str], environment: Mapping[str, str], *, stdin: bool
+) -> "subprocess.Popen[str]":
+    """Start a command in a process that has imported the package already."""
+    return Forked("aqueduct", arguments, environment, stdin=stdin)
+
+
 @pytest.fixture
 def run(own_certificates: None) -> Run:
     """Run a command to its end."""
 
-    def run_(*arguments: str, stdin: str | None = None) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run(
-            [sys.executable, "-m", "aqueduct", *arguments],
-            input=stdin,
-            stdin=subprocess.DEVNULL if stdin is None else None,
-            capture_output=True,
-            text=True,
-            timeout=SECONDS,
-            check=False,
-            env={**os.environ, "COLUMNS": "200"},
-        )
+    def run_(
+        *arguments: str, stdin: str | None = None, fresh: bool = False
+    ) -> "subprocess.CompletedProcess[str]":
+        environment = {**os.environ, "COLUMNS": "200"}
+        begin = launch if fresh else fork
+        process = begin(arguments, environment, stdin=stdin is not None)
+        try:
+            out, err = process.communicate(stdin, SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+            raise
+        return subprocess.CompletedProcess(process.args, process.wait(), out, err)
 
     return run_
 
@@ -49,16 +78,10 @@ def start(own_certificates: None) -> Iterator[Start]:
     """Start a command that runs until it is stopped."""
     started: list[subprocess.Popen[str]] = []
 
-    def start_(*arguments: str) -> "subprocess.Popen[str]":
-        process = subprocess.Popen(
-            [sys.executable, "-m", "aqueduct", *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        started.append(process)
-        return process
+    def start_(*arguments: str, fresh: bool = False) -> "subprocess.Popen[str]":
+        begin = launch if fresh else fork
+        started.append(begin(arguments, os.environ, stdin=True))
+        return started[-1]
 
     yield start_
     for process in started:

@@ -10,7 +10,9 @@ from tests.cli.conftest import Run, Start
 def test_a_created_certificate_is_trusted_by_its_authority_or_a_pin(
     run: Run, start: Start, tmp_path: Path
 ) -> None:
-    made = run("cert", "make", "localhost", "127.0.0.1", "--out", str(tmp_path), "--json")
+    made = run(
+        "cert", "make", "localhost", "127.0.0.1", "--out", str(tmp_path), "--json", fresh=True
+    )
     assert made.returncode == 0, made.stderr
     found = json.loads(made.stdout)
     assert found["names"] == ["localhost", "127.0.0.1"]
@@ -40,7 +42,7 @@ def test_keys_are_private_and_files_are_not_overwritten(run: Run, tmp_path: Path
 
 
 def test_cert_show_prints_the_development_certificate(run: Run, dev_directory: Path) -> None:
-    found = json.loads(run("cert", "show", "--json").stdout)
+    found = json.loads(run("cert", "show", "--json", fresh=True).stdout)
     assert "localhost" in found["names"]
     assert found["fingerprint"] == fingerprint((dev_directory / "server.pem").read_bytes())
     assert found["days_left"] > 14

@@ -25,7 +25,7 @@ def test_wrong_usage_exits_with_two(run: Run, arguments: list[str]) -> None:
 
 
 def test_the_version_is_printed(run: Run) -> None:
-    assert run("--version").stdout.strip() == aqueduct.__version__
+    assert run("--version", fresh=True).stdout.strip() == aqueduct.__version__
 
 
 def test_an_invalid_address_is_an_error_in_one_line(run: Run) -> None:
@@ -35,7 +35,7 @@ def test_an_invalid_address_is_an_error_in_one_line(run: Run) -> None:
 
 
 def test_doctor_finds_the_requirements_of_channels(run: Run) -> None:
-    ran = run("doctor", "--json")
+    ran = run("doctor", "--json", fresh=True)
     findings = {one["check"]: one for one in json.loads(ran.stdout)}
     assert findings["Python"]["ok"]
     assert findings["connection"]["ok"], findings["connection"]
@@ -144,7 +144,7 @@ for command in {list(EXTRAS)}:
 
 
 def test_the_benchmark_measures_every_mode(run: Run) -> None:
-    ran = run("bench", "--seconds", "0.1", "--json")
+    ran = run("bench", "--seconds", "0.1", "--json", fresh=True)
     assert ran.returncode == 0, ran.stderr
     results = {one["what"]: one for one in json.loads(ran.stdout)}
     assert results["round trip, 64 bytes"]["p50_us"] > 0

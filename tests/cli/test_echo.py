@@ -30,7 +30,7 @@ def connected(address: str, kind: object) -> "blocking.Connection[object]":
 
 
 def test_echo_prints_its_address_when_it_is_ready(start: Start) -> None:
-    process = start("echo", "--listen", "127.0.0.1:0")
+    process = start("echo", "--listen", "127.0.0.1:0", fresh=True)
     assert process.stdout is not None
     host, port = process.stdout.readline().strip().split(":")
     assert host == "127.0.0.1"

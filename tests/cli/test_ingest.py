@@ -89,7 +89,7 @@ def test_lines_are_stored_listed_and_counted(run: Run, start: Start, tmp_path: P
         "reconnects": 0,
         "interrupted": False,
     }
-    (topic,) = json.loads(run("topics", "--server", address, "--json").stdout)
+    (topic,) = json.loads(run("topics", "--server", address, "--json", fresh=True).stdout)
     assert topic["topic"] == "logs"
     assert sum(part["next_offset"] for part in topic["partitions"]) == 1_000
     again = run(

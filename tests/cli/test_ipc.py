@@ -109,10 +109,10 @@ def test_messages_are_printed_with_their_source_and_without_control_characters(
 
 
 def test_raw_payloads_are_printed_unescaped(run: Run, start: Start) -> None:
-    process = start("ipc", "listen", "udp://127.0.0.1:0", "--raw")
+    process = start("ipc", "listen", "udp://127.0.0.1:0", "--raw", fresh=True)
     assert process.stderr is not None
     address = process.stderr.readline().split()[-1]
-    assert run("ipc", "send", address, "a\tb").returncode == 0
+    assert run("ipc", "send", address, "a\tb", fresh=True).returncode == 0
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=SECONDS)
     assert (process.returncode, out, err) == (0, "a\tb\n", "")

@@ -20,7 +20,9 @@ def test_ping_measures_connect_and_round_trip_times(run: Run, echo: str) -> None
 
 
 def test_json_output_is_one_object(run: Run, echo: str) -> None:
-    ran = run("ping", echo, "--count", "20", "--interval", "0", "--size", "5000", "--json")
+    ran = run(
+        "ping", echo, "--count", "20", "--interval", "0", "--size", "5000", "--json", fresh=True
+    )
     found = json.loads(ran.stdout)
     assert ran.returncode == 0
     assert (found["sent"], found["answered"], found["lost"]) == (20, 20, 0)

@@ -73,10 +73,10 @@ def test_files_arrive_completely(run: Run, start: Start, tmp_path: Path) -> None
 
 
 def test_an_interrupted_listener_has_printed_everything(run: Run, start: Start) -> None:
-    process = start("listen", "127.0.0.1:0")
+    process = start("listen", "127.0.0.1:0", fresh=True)
     assert process.stderr is not None
     address = process.stderr.readline().split()[-1]
-    assert run("send", address, "red", "\x1b[31m").returncode == 0
+    assert run("send", address, "red", "\x1b[31m", fresh=True).returncode == 0
     code, out, err = interrupt(process)
     assert (code, out, err) == (0, "red\n\\x1b[31m\n", "")
 
