@@ -331,7 +331,7 @@ class Outgoing:
             if flow is None:
                 if not with_datagrams or room.bytes + room.urgent <= 0:
                     break
-                scheduler.spend(self._send_datagram(room, batch))
+                scheduler.spend_datagram(self._send_datagram(room, batch))
                 continue
             assert isinstance(flow, SenderFlow)
             most = scheduler.grant(flow, with_datagrams=with_datagrams)

@@ -4,7 +4,8 @@ Theory of operation. Datagrams leave before messages, and messages of a more urg
 those of the others (AQ-PRIO-3). Within a class the senders take turns, a quantum of bytes each
 (deficit round robin): a stream can be cut anywhere, so that a turn ends to the byte. So that no
 class starves, what leaves is counted in quanta, and in each cycle of 16 every class has one that it
-gets first if it waits (AQ-PRIO-4).
+gets first if it waits (AQ-PRIO-4). A transport without room for messages may still take datagrams:
+they use up no turn of a class that waits.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Flow:
 class Scheduler:
     """The flows that wait, and whose turn it is."""
 
-    __slots__ = ("_classes", "_left", "_turn", "quantum", "waiting")
+    __slots__ = ("_classes", "_left", "_over", "_turn", "quantum", "waiting")
 
     def __init__(self, quantum: int) -> None:
         self.quantum = quantum
@@ -57,6 +58,9 @@ class Scheduler:
         """The current quantum of the cycle; in the odd ones, one class goes first."""
         self._left = quantum
         """Bytes that are left of it."""
+        self._over = 0
+        """Bytes by which the turn before a class's own was exceeded, less than 0: they shorten the
+        turn behind it."""
         self.waiting = 0
         """How many flows wait."""
 
@@ -114,12 +118,19 @@ class Scheduler:
         return flow.deficit if flow.deficit < self._left else self._left
 
     def spend(self, size: int) -> None:
-        """Count bytes of a datagram or of a flow that has left."""
+        """Count bytes of a flow that have left."""
         self._left -= size
         if self._left <= 0:
             # Never past a turn: what is larger than a quantum must not skip that of a class.
+            over = max(self._left + self._over, 1 - self.quantum)
             self._turn = (self._turn + 1) % _CYCLE
-            self._left = max(self._left, 1 - self.quantum) + self.quantum
+            self._over = over if self._is_own_turn() else 0
+            self._left = self.quantum + over - self._over
+
+    def spend_datagram(self, size: int) -> None:
+        """Count bytes of a datagram that has left."""
+        if not self._is_own_turn():
+            self.spend(size)
 
     def charge(self, flow: Flow, size: int) -> None:
         """Count bytes that the next flow has sent; it still has more to send."""
@@ -128,3 +139,7 @@ class Scheduler:
         if flow.deficit <= 0:
             flow.deficit = self.quantum
             self._classes[flow.priority].move_to_end(flow)
+
+    def _is_own_turn(self) -> bool:
+        """Return whether a class that waits has the current turn for itself."""
+        return self._turn % 2 == 1 and bool(self._classes[self._turn // 2])
