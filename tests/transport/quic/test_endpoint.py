@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 from qh3._hazmat import pull_quic_header
 from qh3.quic.configuration import QuicConfiguration
 from qh3.quic.connection import QuicConnection, QuicConnectionError
@@ -19,6 +20,7 @@ from qh3.quic.connection import QuicConnection, QuicConnectionError
 import aqueduct
 from aqueduct import QuicSettings
 from aqueduct.transport.admission import Admission
+from aqueduct.transport.address import Address
 from aqueduct.transport.quic.endpoint import ID_LENGTH, Newcomers, QuicEndpoint, destination_id
 from aqueduct.transport.quic.transport import QuicTransport
 from tests.interop.peer import peer_of
@@ -310,6 +312,46 @@ async def test_an_endpoint_ignores_packets_of_unknown_connections() -> None:
         assert received(other) == []
     endpoint.close()
     endpoint.close()
+
+
+class Listening(QuicEndpoint):
+    """An endpoint that records what it reads."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        super().__init__(sock, QuicSettings())
+        self.read: list[bytes] = []
+        self.errors: list[OSError] = []
+
+    def handle_unknown(self, data: bytes, address: Address) -> None:
+        self.read.append(data)
+
+    def handle_network_error(self, error: OSError) -> None:
+        self.errors.append(error)
+
+
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_packets_that_arrived_before_an_icmp_error_are_read(
+    loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    """A server that closes its connections and exits leaves both."""
+
+    async def work() -> None:
+        sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        sock.bind(("127.0.0.1", 0))
+        with udp_client() as peer:
+            sock.connect(peer.getsockname())
+            endpoint = Listening(sock)
+            peer.sendto(b"first", endpoint.local_address)
+            peer.sendto(b"last", endpoint.local_address)
+        for _ in range(2):
+            endpoint.send([(b"x", sock.getpeername())])
+            await eventually(lambda: len(endpoint.errors) > 0, "the error is handled")
+            await eventually(lambda: endpoint.read == [b"first", b"last"], "both are read")
+            endpoint.errors.clear()
+        endpoint.close()
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(work())
 
 
 # -- taking turns -----------------------------------------------------------------------------

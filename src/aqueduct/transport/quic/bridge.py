@@ -7,7 +7,7 @@ virtual time.
 from __future__ import annotations
 
 import contextlib
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
 
 from qh3.quic.connection import QuicConnectionError
@@ -45,7 +45,6 @@ from aqueduct.transport.quic.costs import (
     least_head,
 )
 from aqueduct.transport.quic.engine import MAX_WITHHELD, Engine, shortened
-from aqueduct.transport.quic.finished import FinishedStreams
 from aqueduct.transport.quic.room import PIECES, RoomMeter
 from aqueduct.transport.udp import Packet
 from aqueduct.wire.ranges import RangeSet
@@ -67,11 +66,52 @@ _FRAME_HEAD = 8
 _LEAST_OVERHEAD = 25
 """Bytes of a packet that carries data, besides the data."""
 
+_FEW = 128
+"""Finished streams that are remembered however few are open."""
+
 FULL_POLL_INTERVAL = 0.005
 """Most seconds between a fast-path poll of QUIC and one that polls until it has nothing to send."""
 
 FAULTS = (QuicConnectionError, ValueError, AssertionError)
 """What qh3 raises for faults of its own; the connection cannot continue after one."""
+
+
+class FinishedStreams:
+    """Message streams that QUIC has whole, which a cancel resets while QUIC still sends them.
+
+    QUIC does not tell when a stream was acknowledged to its end, only how many streams are open.
+    So of more than twice as many, this forgets the oldest. Those that are forgotten too early are
+    not reset.
+    """
+
+    __slots__ = ("_limit", "_streams")
+
+    def __init__(self) -> None:
+        self._streams: OrderedDict[int, int] = OrderedDict()
+        """QUIC's numbers of the streams of the core."""
+        self._limit = _FEW
+
+    def __len__(self) -> int:
+        return len(self._streams)
+
+    def add(self, stream: int, number: int, engine: Engine) -> None:
+        """Add a stream of the core with QUIC's number for it."""
+        streams = self._streams
+        streams[stream] = number
+        if len(streams) > self._limit:
+            native = engine.core
+            open_here = 0 if native is None else native.active_local_streams[1]
+            self._limit = 2 * open_here + _FEW
+            while len(streams) > open_here + _FEW // 2:
+                streams.popitem(last=False)
+
+    def pop(self, stream: int) -> int | None:
+        """Remove a stream, and return QUIC's number for it."""
+        return self._streams.pop(stream, None)
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._streams.clear()
 
 
 class Bridge:

@@ -86,6 +86,7 @@ class QuicEndpoint:
         self._is_late = False
         self._turns_due = False
         self._writing = False
+        self._error_due = False
         self._closed = False
         self.loop.add_reader(sock, self._readable)
 
@@ -133,6 +134,8 @@ class QuicEndpoint:
         if not self.udp.send(packets) and not self._writing:
             self._writing = True
             self.loop.add_writer(self.udp.socket, self._writable)
+        if self.udp.error is not None:
+            self._handle_error_soon()
 
     def close(self) -> None:
         """Close the socket and abandon the connections that are still open."""
@@ -157,6 +160,29 @@ class QuicEndpoint:
     def handle_network_error(self, error: OSError) -> None:
         """Handle an ICMP error about a packet that was sent."""
 
+    def _handle_error_soon(self) -> None:
+        if not self._error_due:
+            self._error_due = True
+            self.loop.call_soon(self._handle_error)
+
+    def _handle_error(self) -> None:
+        """Handle an error of the socket, and watch the socket anew.
+
+        uvloop stops watching a socket that has an error, and does not tell. It is too early to
+        watch it anew where the error is read: uvloop may have yet to see it in this turn.
+        """
+        self._error_due = False
+        error, self.udp.error = self.udp.error, None
+        if self._closed or error is None:
+            return
+        sock = self.udp.socket
+        self.loop.remove_reader(sock)
+        self.loop.add_reader(sock, self._readable)
+        if self._writing:
+            self.loop.remove_writer(sock)
+            self.loop.add_writer(sock, self._writable)
+        self.handle_network_error(error)
+
     def _writable(self) -> None:
         if self.udp.send(()):
             self._writing = False
@@ -171,8 +197,7 @@ class QuicEndpoint:
             received = receive()
             if received is None:
                 if self.udp.error is not None:
-                    error, self.udp.error = self.udp.error, None
-                    self.handle_network_error(error)
+                    self._handle_error_soon()
                 break
             data, segment, address = received
             if len(data) <= segment:
