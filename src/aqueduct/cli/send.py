@@ -28,6 +28,7 @@ from aqueduct.api.client import connect
 from aqueduct.api.connection import Connection
 from aqueduct.api.handles import Receiver, Sender
 from aqueduct.cli import options, running
+from aqueduct.errors import ReceiverClosed
 from aqueduct.security import Trust
 
 CHUNK = 256 * 1024
@@ -110,7 +111,7 @@ class SendRun:
             start = time.perf_counter()
             async with connection.entrypoint as entrypoint:
                 done = await running.until(stop, work)
-                await entrypoint.flush()
+                await _flush(entrypoint)
         took = time.perf_counter() - start
         self._report(took, as_json)
         return 0 if done else running.INTERRUPTED
@@ -152,6 +153,16 @@ class SendRun:
                 f"{self.messages} messages, {self.size:,} bytes acknowledged in {took:.2f} s"
                 + (f", {rate:.1f} MB/s" if self.size > CHUNK else "")
             )
+
+
+async def _flush(entrypoint: Sender[Any]) -> None:
+    """Wait until all messages are delivered, also to a server that closes after the last one."""
+    try:
+        await entrypoint.flush()
+    except ReceiverClosed:
+        counts = entrypoint.statistics()
+        if counts["delivered"] < counts["sent"] + counts["queued"]:
+            raise
 
 
 @contextlib.contextmanager
@@ -208,10 +219,14 @@ async def _blocks() -> AsyncIterator[bytes]:
 
     def read() -> None:
         block = b"-"
-        with contextlib.suppress(RuntimeError, CancelledError):  # the loop is closed or closing
-            while block:
-                block = os.read(sys.stdin.fileno(), _READ)
-                asyncio.run_coroutine_threadsafe(queue.put(block), loop).result()
+        while block:
+            block = os.read(sys.stdin.fileno(), _READ)
+            putting = queue.put(block)
+            try:
+                asyncio.run_coroutine_threadsafe(putting, loop).result()
+            except (RuntimeError, CancelledError):  # the loop is closed or closing
+                putting.close()
+                return
 
     threading.Thread(target=read, daemon=True).start()
     while block := await queue.get():
