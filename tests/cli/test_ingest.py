@@ -264,7 +264,8 @@ def test_a_server_that_does_not_return_is_reported_with_the_stored_count(
     _, err = producer.communicate(timeout=SECONDS)
     assert producer.returncode == 1
     assert "could not be reached for 1 s" in err
-    assert "; of 3 lines, 2 are stored: give the same input with --producer-id p to " in err
+    # The third line was read if there was time for it.
+    assert re.search("; of [23] lines, 2 are stored: give the same input with ", err), err
     assert "--producer-id p to continue after them" in err
 
 

@@ -226,7 +226,10 @@ def test_ctrl_c_ends_a_sender_with_a_summary(start: Start) -> None:
         (["send", "udp://nowhere.invalid:5", "x"], "cannot find 'nowhere.invalid'"),
         (["listen", "http://127.0.0.1:0"], "not an address: 'http://127.0.0.1:0'; write udp://"),
         (["listen", "tls://"], "not an address to listen at: 'tls://'; write tls://host:port"),
-        (["listen", "udp://nowhere.invalid:5"], "cannot find 'nowhere.invalid'"),
+        (
+            ["listen", "udp://nowhere.invalid:5"],
+            "cannot listen at udp://nowhere.invalid:5: cannot find 'nowhere.invalid'",
+        ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
