@@ -27,7 +27,6 @@ COMPILED = (
     "aqueduct/protocol",
     "aqueduct/ipc/core",
     "aqueduct/transport/quic/bridge.py",
-    "aqueduct/transport/quic/finished.py",
     "aqueduct/transport/quic/room.py",
     "aqueduct/transport/quic/costs.py",
     "aqueduct/transport/liveness.py",

@@ -30,7 +30,7 @@ _BATCH = 64
 """Messages between two readings of the clock."""
 
 
-class FlowReport(msgspec.Struct):
+class TransferReport(msgspec.Struct):
     """The counts of the receiving process, and the seconds since the first message."""
 
     messages: int
@@ -38,11 +38,11 @@ class FlowReport(msgspec.Struct):
     seconds: float
 
 
-class Flow(msgspec.Struct, tag=True):
+class Transfer(msgspec.Struct, tag=True):
     """A stream of messages that the server counts."""
 
     data: Receiver[bytes]
-    report: Sender[FlowReport]
+    report: Sender[TransferReport]
 
 
 class Question(msgspec.Struct, tag=True):
@@ -52,7 +52,7 @@ class Question(msgspec.Struct, tag=True):
     answer: Sender[bytes]
 
 
-Request = Flow | Question
+Request = Transfer | Question
 
 
 @dataclass
@@ -155,8 +155,8 @@ async def _measure_flow(
     payload = bytes(size)
     sending = asyncio.ensure_future(_send_for(sender, payload, seconds))
     try:
-        report: FlowReport = await connection.entrypoint.call(
-            Flow, data=receiver, timeout=seconds + 30
+        report: TransferReport = await connection.entrypoint.call(
+            Transfer, data=receiver, timeout=seconds + 30
         )
     finally:
         sending.cancel()
@@ -230,12 +230,12 @@ async def _handle(connection: Connection[Any]) -> None:
             await _count(request)
 
 
-async def _count(flow: Flow) -> None:
+async def _count(transfer: Transfer) -> None:
     messages = size = 0
     start = end = time.perf_counter()
-    async with flow.data, flow.report:
+    async with transfer.data, transfer.report:
         try:
-            async for payload in flow.data:
+            async for payload in transfer.data:
                 if not messages:
                     start = time.perf_counter()
                 messages += 1
@@ -243,4 +243,4 @@ async def _count(flow: Flow) -> None:
         except AqueductError:
             return
         end = time.perf_counter()
-        await flow.report.send(FlowReport(messages, size, end - start))
+        await transfer.report.send(TransferReport(messages, size, end - start))

@@ -40,10 +40,9 @@ from aqueduct.protocol.events import (
     Writable,
 )
 from aqueduct.protocol.modes import Mode, hinted_mode
-from aqueduct.runtime.ports import FORKED_REASON, HALF_TWICE
+from aqueduct.runtime.ports import FORKED_REASON, HALF_TWICE, Unclaimed
 from aqueduct.runtime.receive_port import NetworkReceivePort
 from aqueduct.runtime.send_port import TURN_BYTES, NetworkSendPort
-from aqueduct.runtime.unclaimed import Unclaimed
 from aqueduct.runtime.unrolled import Unrolled
 from aqueduct.runtime.waiters import OTHER_LOOP, Waiters, is_foreign
 from aqueduct.transport.base import IMMEDIATE_CLOSE_CODES, Transport

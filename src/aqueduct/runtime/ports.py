@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 from aqueduct.codec import ChannelHalf
 from aqueduct.errors import (
@@ -27,6 +27,9 @@ from aqueduct.runtime.unrolled import Unrolled
 from aqueduct.wire.chanid import describe
 from aqueduct.wire.frames import MessageFrame, MessageRun
 from aqueduct.wire.primitives import HeaderPairs
+
+if TYPE_CHECKING:
+    from aqueduct.runtime.connection_driver import ConnectionDriver
 
 T = TypeVar("T")
 
@@ -71,6 +74,29 @@ class Attached(Protocol):
 
     def halves(self) -> tuple[Any, ...]:
         """Return their handles, the same ones each time."""
+
+
+class Unclaimed:
+    """The halves of a message of `bytes`: claimed on first use, closed if never used."""
+
+    __slots__ = ("_driver", "_halves", "_message")
+
+    def __init__(self, driver: ConnectionDriver, message: MessageFrame) -> None:
+        self._driver = driver
+        self._message = message
+        self._halves: tuple[ChannelHalf, ...] | None = None
+
+    def halves(self) -> tuple[ChannelHalf, ...]:
+        """Return their handles, the same ones each time."""
+        if self._halves is None:
+            attachments = self._message.attachments
+            self._halves = tuple(self._driver.claim(one, None, bytes) for one in attachments)
+        return self._halves
+
+    def __del__(self) -> None:
+        loop = self._driver.loop
+        if self._halves is None and not loop.is_closed():
+            loop.call_soon_threadsafe(self._driver.abandon, self._message)
 
 
 class Held:

@@ -40,7 +40,7 @@ class _Waiting:
 
 
 @dataclass(slots=True, eq=False)
-class Room:
+class MemoryReservation:
     """Reserved bytes of memory, released when the records that use them are stored or fail."""
 
     size: int
@@ -59,7 +59,7 @@ class Committer:
         self._something = asyncio.Event()
         self._enough = asyncio.Event()
         self._room: deque[asyncio.Future[None]] = deque()
-        self._reserving: deque[tuple[asyncio.Future[Room], int]] = deque()
+        self._reserving: deque[tuple[asyncio.Future[MemoryReservation], int]] = deque()
         """Pending reservations and their sizes, first come, first served."""
         self._is_over = False
 
@@ -74,7 +74,7 @@ class Committer:
     def _is_full(self) -> bool:
         return bool(self._reserving) or self._held >= self._store.limits.max_waiting
 
-    async def reserve(self, size: int) -> Room:
+    async def reserve(self, size: int) -> MemoryReservation:
         """Wait for room for records that are not decoded yet, in the order of the calls.
 
         A reservation larger than `max_waiting` is granted when nothing else is reserved.
@@ -83,8 +83,8 @@ class Committer:
             raise IngestError(_CLOSING)
         if not self._reserving and self._fits(size):
             self._held += size
-            return Room(size)
-        turn: asyncio.Future[Room] = asyncio.get_running_loop().create_future()
+            return MemoryReservation(size)
+        turn: asyncio.Future[MemoryReservation] = asyncio.get_running_loop().create_future()
         self._reserving.append((turn, size))
         try:
             return await turn
@@ -95,12 +95,12 @@ class Committer:
                 self._grant()  # smaller reservations may fit
             raise
 
-    def resize(self, room: Room, size: int) -> None:
+    def resize(self, room: MemoryReservation, size: int) -> None:
         """Correct the size of a reservation once the exact size is known."""
         self._held += size - room.size
         room.size = size
 
-    def free(self, room: Room) -> None:
+    def free(self, room: MemoryReservation) -> None:
         """Release a reservation whose records are not submitted."""
         self._held -= room.size
         self._grant()
@@ -120,7 +120,7 @@ class Committer:
             elif self._fits(size):
                 self._reserving.popleft()
                 self._held += size
-                turn.set_result(Room(size))
+                turn.set_result(MemoryReservation(size))
             else:
                 return
         if self._is_full and not self._is_over:
@@ -130,7 +130,9 @@ class Committer:
             if not waiting.done():
                 waiting.set_result(None)
 
-    def submit(self, topic: Topic, submission: Submission, room: Room) -> asyncio.Future[None]:
+    def submit(
+        self, topic: Topic, submission: Submission, room: MemoryReservation
+    ) -> asyncio.Future[None]:
         """Submit records; return a future that is done when they are stored or have failed."""
         if self._is_over:
             self.free(room)
