@@ -19,8 +19,8 @@ from qh3.quic.connection import QuicConnection, QuicConnectionError
 
 import aqueduct
 from aqueduct import QuicSettings
-from aqueduct.transport.admission import Admission
 from aqueduct.transport.address import Address
+from aqueduct.transport.admission import Admission
 from aqueduct.transport.quic.endpoint import ID_LENGTH, Newcomers, QuicEndpoint, destination_id
 from aqueduct.transport.quic.transport import QuicTransport
 from tests.interop.peer import peer_of
