@@ -468,6 +468,7 @@ def test_own_channels_that_are_lost_leave_no_state() -> None:
         for _ in numbers:
             sent = peer.core.send_message(ENTRYPOINT, b"", peer.now, attach=[GIVE_RECEIVER])
             peer.core.send(sent.channels[0], b"x", peer.now)
+            peer.core.poll_actions()
             peer.now += 0.03
             peer.core.handle_timer(peer.now)
             peer.more(acks, AckNackUnreliable((0, 1)))

@@ -283,7 +283,7 @@ def forgotten_streams_are_reset(facts: RunFacts) -> Iterator[Violation]:
         channel = facts.channels.get(stream.channel)
         if channel is None or stream.number < 0 or stream.side == channel.creator:
             continue
-        forgotten = channel.forget_arrived + EPSILON
+        forgotten = channel.forget_arrived + facts.slack
         begun = stream.frames[0].time < channel.forget_arrived
         if begun and stream.ended > forgotten and facts.alive(stream.side, forgotten):
             text = f"stream {stream.number} is open after FORGET_CHANNEL"

@@ -398,7 +398,8 @@ class Bridge:
                     largest = self.quic.datagram_limit()
                     self.core.handle_datagram_limit(largest)
                 if len(action.data) > largest:
-                    continue  # AQ-SEND-8: it counts as lost
+                    before -= len(action.data)
+                    continue  # AQ-SEND-8: it counts as lost, and QUIC has nothing of it to send
                 self._send_datagram(action.data)
                 pieces += 1
             elif isinstance(action, ResetStream):
