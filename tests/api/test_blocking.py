@@ -413,6 +413,37 @@ def test_a_server_in_a_daemon_thread_does_not_keep_a_program_alive(
     ran_well(script, str(clients), str(interrupted))
 
 
+@pytest.mark.parametrize("which", ["server", "connection", "receiver"])
+def test_busy_handlers_of_requests_in_a_daemon_thread_do_not_keep_a_program_alive(
+    which: str, own_certificates: None
+) -> None:
+    script = """
+        import sys, threading
+        import aqueduct
+        from aqueduct import blocking
+
+        busy = threading.Event()
+
+        def handle(request):
+            assert threading.current_thread().daemon
+            busy.set()
+            threading.Event().wait()  # for ever
+
+        trust, tls = aqueduct.dev_trust(), aqueduct.dev_tls()
+        server = blocking.serve("127.0.0.1:0", int, tls=tls)
+        client = blocking.connect(server.address, int, trust=trust)
+        client.entrypoint.send(1)
+        served = {
+            "server": lambda: server,
+            "connection": server.accept,
+            "receiver": lambda: server.accept().entrypoint,
+        }[sys.argv[1]]()
+        threading.Thread(target=served.serve, args=(handle,), daemon=True).start()
+        busy.wait()
+    """
+    ran_well(script, which)
+
+
 def test_connections_wait_for_a_free_thread_at_the_server(own_certificates: None) -> None:
     done = threading.Event()
 

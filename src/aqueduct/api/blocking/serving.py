@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from aqueduct.api.serving import RequestHandler
 from aqueduct.runtime.background import Background
+from aqueduct.runtime.threads import Threads
 
 THREADS = 64
 """Threads that handle requests at the same time by default."""
@@ -20,18 +20,22 @@ def serve_in_threads(
     handler: Callable[[Any], object],
     threads: int,
 ) -> None:
-    """Run ``serve`` on the background loop with a handler that runs in threads."""
-    pool = ThreadPoolExecutor(threads, thread_name_prefix="aqueduct-request")
+    """Run ``serve`` on the background loop with a handler that runs in threads.
+
+    Those are daemon threads if the calling thread is one.
+    """
+    if threads < 1:
+        raise ValueError("threads is how many requests are handled at once: 1 or more")
+    pool = Threads(threads, "aqueduct-request")
 
     async def run() -> None:
-        loop = asyncio.get_running_loop()
         free = asyncio.Semaphore(threads)
 
         async def handle(request: Any) -> Any:
             # A thread cannot be cancelled, so it may outlive its request: the pool has a thread for
             # the next request only when one has ended.
             await free.acquire()
-            future = loop.run_in_executor(pool, handler, request)
+            future = pool.run(handler, request)
             future.add_done_callback(lambda _: free.release())
             return await asyncio.shield(future)
 
@@ -40,4 +44,4 @@ def serve_in_threads(
     try:
         where.run(run())
     finally:
-        pool.shutdown()
+        pool.stop()

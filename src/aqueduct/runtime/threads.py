@@ -1,0 +1,80 @@
+"""Threads that run calls of the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any
+
+
+class Threads:
+    """A limited number of threads, each started when no other one is idle.
+
+    They are daemon threads if the thread that makes this object is one, so that a server in a
+    daemon thread keeps no program from ending. The interpreter waits at its end for all threads of
+    a `concurrent.futures.ThreadPoolExecutor`, whichever thread has made it.
+    """
+
+    def __init__(self, limit: int, name: str) -> None:
+        self._limit = limit
+        self._name = name
+        self._daemon = threading.current_thread().daemon
+        self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
+        self._idle = threading.Semaphore(0)
+        self._threads: list[threading.Thread] = []
+        self._lock = threading.Lock()
+        self._is_stopped = False
+
+    def run(self, function: Callable[[Any], object], argument: Any) -> asyncio.Future[object]:
+        """Call a function in a thread. Call this on the event loop, which gets the result.
+
+        Raises `RuntimeError` after `stop`.
+        """
+        call = _Call(function, argument)
+        with self._lock:
+            if self._is_stopped:
+                raise RuntimeError("the threads were stopped")
+            self._calls.put(call)
+            if not self._idle.acquire(blocking=False) and len(self._threads) < self._limit:
+                name = f"{self._name}_{len(self._threads)}"
+                thread = threading.Thread(target=self._work, name=name, daemon=self._daemon)
+                self._threads.append(thread)
+                thread.start()
+        return asyncio.wrap_future(call.future)
+
+    def stop(self) -> None:
+        """Wait until all calls have returned, and end the threads."""
+        with self._lock:
+            self._is_stopped = True
+        for _ in self._threads:
+            self._calls.put(None)
+        for thread in self._threads:
+            thread.join()
+
+    def _work(self) -> None:
+        while (call := self._calls.get()) is not None:
+            call.run()
+            del call  # the thread keeps nothing alive while it is idle
+            self._idle.release()
+
+
+class _Call:
+    """A function to call, and the future of its result."""
+
+    def __init__(self, function: Callable[[Any], object], argument: Any) -> None:
+        self.future: concurrent.futures.Future[object] = concurrent.futures.Future()
+        self._function = function
+        self._argument = argument
+
+    def run(self) -> None:
+        if not self.future.set_running_or_notify_cancel():
+            return
+        try:
+            result = self._function(self._argument)
+        except BaseException as error:  # noqa: BLE001 -- raised where the future is awaited
+            self.future.set_exception(error)
+        else:
+            self.future.set_result(result)
