@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import gc
 import itertools
 import pickle
 from collections.abc import AsyncIterator
@@ -206,6 +207,23 @@ def test_a_request_is_a_map_with_its_class_and_the_index_of_its_reply() -> None:
     assert codec_for(Either).decode(bare, no_channels).times == 2
     reply.cancel()
     answer.close()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "error"), [("2", TypeError), (True, TypeError), (float("nan"), ValueError)]
+)
+async def test_a_timeout_that_is_no_number_of_seconds_is_an_error_of_the_call(
+    seconds: Any, error: type[Exception]
+) -> None:
+    sender, receiver = aqueduct.channel(Add)
+    with pytest.raises(error, match="timeout is a number of seconds"):
+        await sender.call(Add(a=1, b=2), timeout=seconds)
+    with pytest.raises(error, match="timeout is a number of seconds"):
+        await sender.call(Add, a=1, b=2, timeout=seconds)
+    gc.collect()  # a warning about an unclosed half would be an error here
+    assert sender.statistics()["sent"] == 0
+    sender.finish()
+    receiver.close()
 
 
 def test_one_request_class_serves_threads_and_asyncio() -> None:

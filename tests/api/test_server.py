@@ -55,6 +55,12 @@ async def fail_later(headers: Headers, peer: Any) -> None:
     raise ZeroDivisionError("in the callback")
 
 
+async def await_what_was_cancelled(headers: Headers, peer: Any) -> None:
+    task = asyncio.ensure_future(asyncio.sleep(60))
+    task.cancel()
+    await task
+
+
 def answer_nonsense(headers: Headers, peer: Any) -> Any:
     return aqueduct.Accept(headers=17)  # type: ignore[arg-type]
 
@@ -63,7 +69,9 @@ def answer_reserved(headers: Headers, peer: Any) -> Any:
     return aqueduct.Accept(headers={"aqueduct-limits": "mine"})
 
 
-@pytest.mark.parametrize("accept", [fail, fail_later, answer_nonsense, answer_reserved])
+@pytest.mark.parametrize(
+    "accept", [fail, fail_later, await_what_was_cancelled, answer_nonsense, answer_reserved]
+)
 async def test_an_accept_callback_that_fails_ends_that_connection_at_once(
     accept: Any, reported: list[dict[str, Any]]
 ) -> None:
@@ -73,7 +81,7 @@ async def test_an_accept_callback_that_fails_ends_that_connection_at_once(
     assert not isinstance(caught.value, ConnectTimeout)
     (context,) = reported
     assert "the accept callback for <ServerConnection peer=" in context["message"]
-    assert isinstance(context["exception"], Exception)
+    assert isinstance(context["exception"], Exception | asyncio.CancelledError)
     gc.collect()  # a warning about an unclosed half would be an error here
 
 

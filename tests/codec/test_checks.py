@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 import enum
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import (
     Annotated,
     Any,
     Generic,
+    Literal,
     NamedTuple,
     NewType,
     Protocol,
@@ -73,6 +77,7 @@ class Sized(Protocol):
 
 Celsius = NewType("Celsius", float)
 box: Any = Box
+NOW = datetime.datetime(2026, 1, 2, 3, 4, 5, tzinfo=datetime.UTC)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +102,16 @@ box: Any = Box
         (Annotated[int, msgspec.Meta(extra={"a": 1})], [1], ["x"]),
         (Celsius, [1.5], ["x"]),
         (Any, [None, 1, Point(1)], []),
-        (Pair, [Pair(1), (1,)], []),
+        (Pair, [Pair(1), (1,), [1]], [None, "x", {1}]),
+        (Literal["a", "b"], ["a"], [None, 1]),
+        (Literal[1, None], [1, None], ["a", True]),
+        (datetime.datetime, [NOW], [None, "2026-01-01", NOW.date(), 5]),
+        (datetime.date, [NOW.date()], [None, NOW]),
+        (datetime.date | datetime.datetime, [NOW.date(), NOW], [None]),
+        (datetime.time, [NOW.time()], [None, NOW]),
+        (datetime.timedelta, [datetime.timedelta(1)], [None, 5]),
+        (uuid.UUID, [uuid.UUID(int=1)], [None, str(uuid.UUID(int=1))]),
+        (Decimal, [Decimal(1)], [None, 1.5, "1"]),
         (Sized, ["anything"], []),
     ],
 )
@@ -110,6 +124,12 @@ def test_values_of_another_class_are_refused(kind: Any, good: list[Any], bad: li
             check.check(value)
     for value in good:
         check.check(value)
+
+
+def test_the_error_names_the_type_and_the_class_of_the_value() -> None:
+    for value, text in ((1, "an int"), ("x", "a str"), (None, "None"), (Box(1), "a Box")):
+        with pytest.raises(WrongType, match=f"^a channel of Point cannot send {text}$"):
+            check_for(Point).check(value)
 
 
 def test_the_class_of_a_value_is_checked_once() -> None:
@@ -188,7 +208,7 @@ async def test_a_wrong_request_is_refused_at_the_call() -> None:
         a: int
 
     tx, rx = channel(Add)
-    with pytest.raises(TypeError, match="cannot send a Other"):
+    with pytest.raises(TypeError, match="cannot send an Other"):
         await asyncio.wait_for(tx.call(Other(1)), 60)
     tx.finish()
     rx.close()

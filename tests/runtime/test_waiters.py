@@ -93,6 +93,10 @@ async def call(function: Callable[..., object], *arguments: object) -> None:
     function(*arguments)
 
 
+async def _never_called(_: object) -> None:
+    raise AssertionError
+
+
 @pytest.mark.parametrize("name", [*SENDING, "receive", "close", "receive_many"])
 async def test_a_networked_half_is_refused_in_another_loop_and_stays_usable(
     name: str, own_certificates: None
@@ -114,6 +118,19 @@ async def test_a_networked_half_is_refused_in_another_loop_and_stays_usable(
         assert await receiver.receive() == b"y"
 
 
+@pytest.mark.parametrize(("name", "value"), [("mode", aqueduct.Mode.UNORDERED), ("priority", 0)])
+async def test_a_networked_sender_is_not_changed_in_another_loop(
+    name: str, value: object, own_certificates: None
+) -> None:
+    async with sending() as (sender, _):
+        before = getattr(sender, name)
+        with pytest.raises(LocalProtocolError, match="use it in tasks of the loop that made it"):
+            elsewhere(lambda: call(setattr, sender, name, value))
+        assert getattr(sender, name) == before
+        setattr(sender, name, value)
+        assert getattr(sender, name) == value
+
+
 @pytest.mark.parametrize("name", ["close", "drain", "wait_closed", "wait_ready"])
 async def test_a_connection_is_refused_in_another_loop_and_stays_usable(
     name: str, own_certificates: None
@@ -126,13 +143,14 @@ async def test_a_connection_is_refused_in_another_loop_and_stays_usable(
         assert await server.entrypoint.receive() == b"y"
 
 
-@pytest.mark.parametrize("name", ["accept", "close", "drain"])
+@pytest.mark.parametrize("name", ["accept", "close", "drain", "run", "serve"])
 async def test_a_server_is_refused_in_another_loop_and_stays_usable(
     name: str, own_certificates: None
 ) -> None:
+    arguments = [_never_called] if name in ("run", "serve") else []
     async with aqueduct.serve("memory://", tls=aqueduct.dev_tls()) as server:
         with pytest.raises(LocalProtocolError, match="this server belongs to another event loop"):
-            elsewhere(getattr(server, name))
+            elsewhere(lambda: getattr(server, name)(*arguments))
         async with aqueduct.connect(server.address, trust=aqueduct.dev_trust()):
             assert (await server.accept()).is_open
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Hashable
 from functools import lru_cache
 from typing import Any, Generic, TypeVar, cast, get_args, get_origin, get_type_hints
@@ -54,6 +55,7 @@ async def call_request(sender: Sender[Any], request: Request[R], seconds: float 
             f"call() takes a request such as Add(a=1, b=2) whose class derives from "
             f"aqueduct.Request, or a message type and its fields, not {request!r}"
         )
+    _check_timeout(seconds)
     kind = _answer_type(type(request))
     reply, answer = oneshot(kind, codec=sender._codec_for_reply(kind))
     message = msgspec.structs.replace(request, reply=reply)
@@ -65,6 +67,7 @@ async def call_type(
     sender: Sender[Any], kind: type[Any], fields: dict[str, Any], seconds: float | None
 ) -> Any:
     """Send a message of a type with these fields and one for the reply; return the answer."""
+    _check_timeout(seconds)
     name, answer_type = _reply_field(kind, fields)
     reply, answer = oneshot(answer_type, codec=sender._codec_for_reply(answer_type))
     try:
@@ -74,6 +77,16 @@ async def call_type(
         answer.close()
         raise
     return await _exchange(sender, message, reply, answer, seconds)
+
+
+def _check_timeout(seconds: float | None) -> None:
+    """Raise before a channel is made for the reply, which would be left open."""
+    if seconds is None:
+        return
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        raise TypeError(f"timeout is a number of seconds, or None for no limit; not {seconds!r}")
+    if math.isnan(seconds):
+        raise ValueError("timeout is a number of seconds, or None for no limit; not nan")
 
 
 async def _exchange(

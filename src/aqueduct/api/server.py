@@ -159,6 +159,7 @@ class Server(Generic[T]):
         A handler that raises ends its connection: catch `ChannelError` around the work of a single
         request, so that one bad request or lost answer does not.
         """
+        self._check_loop()  # here, since the group would wrap the error
         async with asyncio.TaskGroup() as group:
             while (connection := await self._next_connection()) is not None:
                 group.create_task(self._handle(handler, connection))
@@ -287,7 +288,10 @@ class Server(Generic[T]):
             else:
                 driver.refuse(refusal.code, refusal.reason)
             return
-        except Exception as error:  # noqa: BLE001 -- one client's failure is not the server's
+        except (Exception, asyncio.CancelledError) as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise  # the server closes
             report(f"the accept callback for {connection!r} failed", error)
             driver.close_soon(CloseCode.INTERNAL, "the accept callback failed")
             return

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import types
+import uuid
 from collections.abc import Collection, Hashable, Mapping
+from decimal import Decimal
 from enum import Enum
 from functools import lru_cache
 from typing import (
     Annotated,
     Any,
+    Literal,
     NewType,
     Union,
     cast,
@@ -35,6 +39,17 @@ _SCALARS: dict[type[Any], tuple[type[Any], ...]] = {
     type(None): (type(None),),
 }
 _SEQUENCES = (list, tuple, set, frozenset)
+_PLAIN = (
+    msgspec.Struct,
+    Enum,
+    datetime.date,  # and so datetime
+    datetime.time,
+    datetime.timedelta,
+    uuid.UUID,
+    Decimal,
+)
+_NOT_A_BASE = frozenset({bool, datetime.datetime})
+"""Classes whose base is another type of messages: a bool is an int for Python alone."""
 
 
 class TypeCheck:
@@ -68,7 +83,7 @@ class TypeCheck:
             return
         if not self._takes_all and (
             not isinstance(value, tuple(self._classes))
-            or (found is bool and bool not in self._classes)  # a bool is an int for Python alone
+            or (found in _NOT_A_BASE and found not in self._classes)
         ):
             raise self._error(value)
         halves = _half_fields(cast("Hashable", found))
@@ -82,8 +97,9 @@ class TypeCheck:
             self.known.add(found)
 
     def _error(self, value: Any) -> WrongType:
-        text = "None" if value is None else f"a {name_of(type(value))}"
-        return WrongType(f"a channel of {name_of(self._kind)} cannot send {text}")
+        name = "None" if value is None else name_of(type(value))
+        article = "" if value is None else "an " if name[0] in "AEIOUaeiou" else "a "
+        return WrongType(f"a channel of {name_of(self._kind)} cannot send {article}{name}")
 
     def _add(self, kind: Any) -> None:
         """Add the classes of a type."""
@@ -99,6 +115,8 @@ class TypeCheck:
                 kinds.append(origin.__supertype__)
             elif origin is None:
                 self._classes.append(type(None))
+            elif origin is Literal:
+                self._classes += [type(value) for value in get_args(kind)]
             elif not isinstance(origin, type) or origin is object or origin is Any:
                 self._takes_all = True
             elif issubclass(origin, ChannelHalf):
@@ -107,9 +125,11 @@ class TypeCheck:
                 self._classes += _SCALARS[origin]
             elif is_typeddict(origin) or issubclass(origin, Mapping):
                 self._classes.append(Mapping)
-            elif issubclass(origin, msgspec.Struct | Enum) or dataclasses.is_dataclass(origin):
+            elif issubclass(origin, _PLAIN) or dataclasses.is_dataclass(origin):
                 self._classes.append(origin)
-            elif issubclass(origin, Collection) and not hasattr(origin, "_fields"):
+            elif issubclass(origin, tuple) and hasattr(origin, "_fields"):
+                self._classes += (tuple, list)
+            elif issubclass(origin, Collection):
                 self._classes += _SEQUENCES
             else:
                 self._takes_all = True

@@ -151,6 +151,7 @@ class NetworkSendPort:
     # -- for the handle ---------------------------------------------------------------------------
 
     def set_mode(self, mode: Mode) -> None:
+        self.driver.check_loop()
         if self.sent or self._has_begun:
             raise mode_is_fixed(self.channel)
         if self.ended is None:
@@ -158,6 +159,7 @@ class NetworkSendPort:
         self.mode = mode
 
     def set_priority(self, priority: int) -> None:
+        self.driver.check_loop()
         self.priority = check_priority(priority)
         self.core.set_priority(self.channel, priority)
 
