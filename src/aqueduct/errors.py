@@ -263,7 +263,8 @@ class DecodeError(MessageError):
     """The payload is not a value of the expected type."""
 
     was_answered = False
-    """Whether the sender of the message was told, on the reply sender that the message carried."""
+    """Whether the sender of the message learns of it: by an error on the reply sender that the
+    message carried, or at least by the end of the channels in it."""
 
 
 class CallError(MessageError):

@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 import aqueduct
-from aqueduct import CallError, CallTimeout, Request, Sender, channel
+from aqueduct import CallError, CallTimeout, Receiver, Request, Sender, channel
 from aqueduct.codec import JsonCodec, codec_for, no_channels
 from aqueduct.runtime.call_headers import (
     MAX_TEXT,
@@ -315,7 +315,7 @@ async def test_an_undecodable_request_fails_that_call_alone_and_tells_its_caller
         for error in (bad, worse):
             assert isinstance(error, CallError)
             assert (error.code, error.by_peer) == ("invalid-request", True)
-            assert "not a Add" in error.text
+            assert "not of type Add" in error.text
         assert not answering.done()
         client.entrypoint.finish()
         await answering
@@ -358,7 +358,33 @@ async def test_the_first_sender_hears_the_error_if_no_oneshot_came_along() -> No
             await numbers.receive()
 
 
-async def test_a_malformed_message_without_a_reply_ends_the_loop_that_receives_it() -> None:
+class Upload(msgspec.Struct):
+    size: int
+    chunks: Receiver[bytes]
+
+
+async def test_a_malformed_request_that_carries_receivers_only_ends_its_senders_alone() -> None:
+    """AQ-CALL-4, AQ-CLOSE-4: the loop of the server goes on."""
+    async with joined(Any) as (client, server):
+        undecodable_as(server, Upload)
+        chunks, theirs = aqueduct.channel()
+        await client.entrypoint.send({"size": "a", "chunks": theirs})
+        good, theirs = aqueduct.channel()
+        await client.entrypoint.send({"size": 1, "chunks": theirs})
+        client.entrypoint.finish()
+        uploads = [upload async for upload in server.entrypoint]
+        assert [upload.size for upload in uploads] == [1]
+        await chunks.wait_closed()
+        with pytest.raises(aqueduct.ReceiverClosed):
+            await chunks.send(b"x")
+        await good.send(b"y")
+        assert await uploads[0].chunks.receive() == b"y"
+        good.finish()
+        chunks.cancel()
+        uploads[0].chunks.close()
+
+
+async def test_a_malformed_message_without_channels_ends_the_loop_that_receives_it() -> None:
     async with joined(Any) as (client, server):
         undecodable_as(server, Plain)
         await client.entrypoint.send({"size": "a"})

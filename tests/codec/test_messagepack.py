@@ -208,19 +208,19 @@ def test_a_value_that_holds_itself_cannot_be_encoded() -> None:
 @pytest.mark.parametrize(
     ("kind", "value", "words"),
     [
-        (int, "no", r"^not a int: Expected `int`, got `str`"),
+        (int, "no", r"^not of type int: Expected `int`, got `str`"),
         (
             Point,
             {"type": "Point", "x": "no"},
-            r"^not a Point: .*, got `str` - at `\$.x",
+            r"^not of type Point: .*, got `str` - at `\$.x",
         ),
         (Small, 10, "Expected `int` <= 9"),
         (Point | Name, {"type": "Neither"}, "Invalid value 'Neither'"),
-        (Request, {"numbers": 0}, r"^not a Request: attachment 0 was not sent - at `\$.numbers`"),
+        (Request, {"numbers": 0}, r"^not of type Request: attachment 0 was .* - at `\$.numbers`"),
         (Request, {"numbers": "0"}, "a channel is written as the index of an attachment"),
         (Request, {"numbers": True}, "a channel is written as the index of an attachment"),
-        (Picky, {"number": 13}, r"^not a Picky: KeyError\('thirteen'\)"),
-        (Broken, 1, "^not a Broken: .*is not supported by msgspec"),
+        (Picky, {"number": 13}, r"^not of type Picky: KeyError\('thirteen'\)"),
+        (Broken, 1, "^not of type Broken: .*is not supported by msgspec"),
     ],
 )
 def test_a_decode_error_says_what_was_expected_and_where(kind: Any, value: Any, words: str) -> None:
@@ -235,7 +235,7 @@ def test_a_decode_error_says_what_was_expected_and_where(kind: Any, value: Any, 
 
 @pytest.mark.parametrize("payload", [b"", b"\xc1", b"\x92\x01", b"\x01\x02"])
 def test_malformed_msgpack_is_a_decode_error(payload: bytes) -> None:
-    with pytest.raises(DecodeError, match="not a"):
+    with pytest.raises(DecodeError, match="not of type Any: "):
         codec(Any).decode(payload, no_channels)
 
 

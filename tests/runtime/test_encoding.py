@@ -63,7 +63,7 @@ async def test_a_value_that_is_not_of_the_type_fails_as_over_a_network(value: An
     except (EncodeError, TypeError):
         tx.send_nowait(Point(1))
     else:
-        with pytest.raises(DecodeError, match="not a Point"):
+        with pytest.raises(DecodeError, match="not of type Point"):
             await rx.receive()
         await tx.send(Point(1))
     assert await rx.receive() == Point(1)
@@ -227,6 +227,23 @@ async def test_a_caller_is_told_that_its_request_is_malformed() -> None:
         await calling
     tx.finish()
     rx.close()
+
+
+class Load(msgspec.Struct):
+    size: int
+    numbers: Receiver[int] | None = None
+
+
+async def test_a_malformed_message_that_carries_receivers_only_ends_their_senders() -> None:
+    """AQ-CALL-4."""
+    tx, rx = channel(Load, encode=True)
+    numbers, theirs = channel(int)
+    await tx.send(Load("two", theirs))  # type: ignore[arg-type]
+    await tx.send(Load(2))
+    tx.finish()
+    assert [load.size async for load in rx] == [2]
+    assert numbers.is_closed
+    numbers.cancel()
 
 
 async def test_the_other_codecs_encode_too() -> None:

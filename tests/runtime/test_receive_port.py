@@ -146,7 +146,7 @@ async def test_a_malformed_message_ends_its_channels_without_a_warning() -> None
     async with joined(Loose, Order) as (client, server):
         reply, answer = aqueduct.oneshot(int)
         await client.entrypoint.send(Loose(reply, "no number"))
-        with pytest.raises(DecodeError, match=r"not a Order: Expected `int`, got `str`"):
+        with pytest.raises(DecodeError, match=r"not of type Order: Expected `int`, got `str`"):
             await server.entrypoint.receive()
         gc.collect()
         with pytest.raises(CallError, match="invalid-request"):

@@ -353,7 +353,7 @@ class Receiver(Handle, Generic[T]):
     async def __aiter__(self) -> AsyncIterator[T]:
         """Receive until the channel is finished; raise other ends.
 
-        Skips a request that cannot be decoded if its caller was told so (AQ-CALL-4).
+        Skips a request that cannot be decoded if its caller learns of it (AQ-CALL-4).
         """
         while True:
             ready = self._port.ready
@@ -366,7 +366,7 @@ class Receiver(Handle, Generic[T]):
             except DecodeError as error:
                 if not error.was_answered:
                     raise
-                logger.info("skipped a malformed request, and told its caller: %s", error)
+                logger.info("skipped a malformed request: %s", error)
                 continue
             if value is NOTHING:
                 await self._port.wait()

@@ -92,7 +92,7 @@ class StructuredCodec(Generic[T]):
 
     def _decode_error(self, error: Exception) -> DecodeError:
         reason = repr(error) if cause(error) else str(error)
-        return DecodeError(f"not a {name_of(self.kind)}: {reason}")
+        return DecodeError(f"not of type {name_of(self.kind)}: {reason}")
 
     def _encode_unknown(self, value: Any) -> Any:
         if isinstance(value, ChannelHalf):

@@ -124,10 +124,13 @@ class _Passage:
                 end_half(half)
 
     def answer(self, error: DecodeError) -> bool:
-        """Tell the caller why its request is malformed, if it has a reply (AQ-CALL-4)."""
+        """Tell the caller why its request is malformed, if it has a reply (AQ-CALL-4).
+
+        Return whether the caller learns of it; by the end of its senders, if it has sent no other.
+        """
         replies = [half for half in self._halves if half._sends]
         if not replies:
-            return False
+            return bool(self._halves)
         reply = next((half for half in replies if half._port.oneshot), replies[0])
         text = str(error) if error.__cause__ is None else "the request could not be read"
         try:

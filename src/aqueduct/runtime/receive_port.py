@@ -389,7 +389,10 @@ class NetworkReceivePort:
             self.driver.abandon(message)
 
     def _answer(self, message: MessageFrame, error: DecodeError) -> bool:
-        """Tell the caller why its request is malformed, if the message has a reply (AQ-CALL-4)."""
+        """Tell the caller why its request is malformed, if the message has a reply (AQ-CALL-4).
+
+        Return whether the caller learns of it; by the end of its senders, if it has sent no other.
+        """
         reply: NetworkSendPort | None = None
         for attachment in message.attachments:
             port = self.driver.ports.get(attachment.channel)
@@ -398,7 +401,7 @@ class NetworkReceivePort:
                 if port.oneshot:
                     break
         if reply is None:
-            return False
+            return bool(message.attachments)
         # An error of the application's own code is none of the caller's business.
         text = str(error) if error.__cause__ is None else "the request could not be read"
         try:

@@ -239,7 +239,7 @@ class Receiver(BlockingHalf[handles.Receiver[T]], Generic[T]):
             except DecodeError as error:
                 if not error.was_answered:
                     raise
-                handles.logger.info("skipped a malformed request, and told its caller: %s", error)
+                handles.logger.info("skipped a malformed request: %s", error)
             else:
                 yield value
 
