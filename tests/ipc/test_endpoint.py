@@ -562,6 +562,8 @@ async def test_a_new_owner_id_and_pdu_size_interrupt_no_transfer(scheme: str) ->
         for wrong, says in ((511, "at least 512"), (largest + 1, f"at most {largest}")):
             with pytest.raises(LocalProtocolError, match=says):
                 server.resize(wrong)
+        with pytest.raises(TypeError, match="a whole number of bytes"):
+            server.resize(542.5)  # type: ignore[arg-type]
         assert server.max_pdu == largest
 
 

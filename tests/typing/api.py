@@ -312,6 +312,10 @@ async def messages_without_connections() -> None:
         assert_type(typed, ipc.Endpoint[int])
         async for message in typed:
             assert_type(message, ipc.ReceivedMessage[int])
+    async with ipc.Endpoint("tls://", int | str, limits=ipc.TcpLimits()) as either:
+        assert_type(either, ipc.Endpoint[Any])
+    with ipc.blocking.Endpoint("tls://", int | str, limits=ipc.TcpLimits()) as one:
+        assert_type(one, ipc.blocking.Endpoint[Any])
     with ipc.blocking.Endpoint("udp://127.0.0.1:0", str) as endpoint:
         assert_type(endpoint.receive().payload, str)
 

@@ -147,6 +147,20 @@ class Endpoint(BlockingTwin[_ThreadedEndpoint], Generic[T]):
         limits: TcpLimits | None = None,
         threads: int = THREADS,
     ) -> None: ...
+    @overload
+    def __init__(
+        self: Endpoint[Any],
+        address: str,
+        type: Any,
+        /,
+        *,
+        on_message: Callable[[ReceivedMessage[Any]], object] | None = None,
+        tls: ServerTLS | None = None,
+        trust: Trust | None = None,
+        config: IpcSettings | None = None,
+        limits: TcpLimits | None = None,
+        threads: int = THREADS,
+    ) -> None: ...
     def __init__(
         self,
         address: str,
@@ -222,8 +236,9 @@ class Endpoint(BlockingTwin[_ThreadedEndpoint], Generic[T]):
         with the error or None. Callbacks run one after the other in a thread of the endpoint, and
         may use it.
 
-        The message is encoded before this returns. Wrong arguments raise here. Nothing bounds the
-        messages that wait, so bound the number of open futures.
+        The message is encoded before this returns. Arguments of a wrong type raise here, and what
+        is wrong with the address raises from the future. Nothing bounds the messages that wait, so
+        bound the number of open futures.
         """
         check_address(to)
         seconds = None if timeout is None else check_timeout(timeout)

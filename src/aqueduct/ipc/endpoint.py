@@ -97,6 +97,7 @@ class Endpoint(Generic[T]):
         tls: ServerTLS | None = None,
         trust: Trust | None = None,
         config: IpcSettings | None = None,
+        limits: TcpLimits | None = None,
     ) -> None: ...
     def __init__(
         self,
@@ -265,6 +266,8 @@ class Endpoint(Generic[T]):
         """
         self._check_open()
         self._check_loop()
+        if not isinstance(max_pdu, int):
+            raise TypeError(f"max_pdu is a whole number of bytes, not {max_pdu!r}")
         if max_pdu > self._transport.max_pdu:
             raise LocalProtocolError(
                 f"a PDU of {max_pdu} bytes; max_pdu is at most {self._transport.max_pdu} here"
