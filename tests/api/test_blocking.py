@@ -233,6 +233,18 @@ def test_types_declared_for_asynchronous_code_work_in_threads(address: str) -> N
     thread.join(SECONDS)
 
 
+def test_a_message_type_for_asyncio_takes_the_asynchronous_twins_of_halves(address: str) -> None:
+    with connected(address, Shared) as connection:
+        tx, rx = blocking.channel(int)
+        reply, answer = blocking.oneshot(int)
+        request = Shared(rx.asynchronous, reply.asynchronous)
+        assert isinstance(request.numbers, aqueduct.Receiver)
+        connection.entrypoint.send(request)
+        with tx:
+            tx.send_many([1, 2])
+        assert answer.receive(SECONDS) == 3
+
+
 def test_flush_and_receipts_report_delivery(address: str) -> None:
     with connected(address) as connection:
         tx, rx = blocking.channel(int)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import warnings
 from collections.abc import AsyncIterator
@@ -581,3 +582,17 @@ async def test_a_batch_that_fails_says_how_much_of_it_was_sent() -> None:
         await tx.send_many([7])
     assert closed.value.__notes__ == ["0 messages were sent before"]
     assert closed.value.payload == 7
+
+
+async def test_a_loop_or_block_for_threads_says_what_to_write() -> None:
+    sender, receiver = channel(int)
+    uses: list[Any] = [iter, list, contextlib.ExitStack().enter_context]
+    for use in uses:
+        with pytest.raises(
+            TypeError, match=r"in a thread, use aqueduct\.blocking\.Receiver\(half\)"
+        ):
+            use(receiver)
+    with pytest.raises(TypeError, match=r"write `async with`.*aqueduct\.blocking\.Sender\(half\)"):
+        uses[-1](sender)
+    sender.finish()
+    receiver.close()

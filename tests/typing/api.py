@@ -294,8 +294,16 @@ def threads() -> None:
     with blocking.connect("localhost:4433", Sum, trust=aqueduct.dev_trust()) as connection:
         assert_type(connection, blocking.ClientConnection[Sum])
         assert_type(connection.entrypoint, blocking.Sender[Sum])
+        assert_type(rx.asynchronous, Receiver[int])
+        connection.entrypoint.send(Sum(rx.asynchronous, tx.asynchronous))
+        connection.entrypoint.send(Sum(rx, tx))  # type: ignore[arg-type]
     with blocking.serve("127.0.0.1:0", Sum, tls=aqueduct.dev_tls()) as running:
         assert_type(running.accept(), blocking.ServerConnection[Sum])
+        for request in running.accept().entrypoint:
+            assert_type(blocking.Receiver(request.numbers), blocking.Receiver[int])
+            assert_type(sum(blocking.Receiver(request.numbers)), int)
+            list(request.numbers)  # type: ignore[call-overload]
+            assert_type(blocking.Sender(request.reply), blocking.Sender[int])
         assert_type(running.accept().entrypoint, blocking.Receiver[Sum])
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self, cast
 
 from aqueduct.codec import ChannelHalf, CodecClass
 from aqueduct.errors import ChannelClosed, ChannelMoved, EncodeError
@@ -119,6 +119,18 @@ class Handle(ChannelHalf):
             before.receiver = weakref.ref(cast("Receiver[Any]", handle))
         return handle
 
+    if not TYPE_CHECKING:  # type checkers report these uses by themselves
+
+        def __enter__(self) -> NoReturn:
+            raise TypeError(f"write `async with`; {self._in_threads()}")
+
+        def __exit__(self, *_: object) -> None:
+            """Exist, so that ``with`` calls `__enter__`, which raises."""
+
+        def _in_threads(self) -> str:
+            name = type(self).__name__
+            return f"in a thread, use aqueduct.blocking.{name}(half), half being this one"
+
     def __repr__(self) -> str:
         port = getattr(self, "_port", None)
         if port is None:
@@ -147,6 +159,8 @@ def check_attach(sender: Handle, attach: Sequence[ChannelHalf]) -> tuple[Channel
         raise TypeError(
             "attach is for channels of bytes; a typed message has its halves in its fields"
         )
+    if isinstance(attach, ChannelHalf):
+        raise TypeError(f"attach takes a list of senders and receivers, not {attach!r}")
     halves = tuple(attach)
     origins = []
     for half in halves:

@@ -10,6 +10,7 @@ from typing import (
     TYPE_CHECKING,
     Any,
     Generic,
+    NoReturn,
     TypeVar,
     overload,
 )
@@ -372,6 +373,11 @@ class Receiver(Handle, Generic[T]):
                 await self._port.wait()
             else:
                 yield value
+
+    if not TYPE_CHECKING:  # type checkers report this use by themselves
+
+        def __iter__(self) -> NoReturn:
+            raise TypeError(f"write `async for`; {self._in_threads()}")
 
     async def serve(
         self,

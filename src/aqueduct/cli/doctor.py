@@ -100,13 +100,15 @@ def _print(findings: list[Finding]) -> None:
     table = Table(show_edge=False, pad_edge=False)
     table.add_column("")
     table.add_column("check", no_wrap=True)
-    table.add_column("found")
-    table.add_column("what to do")
+    table.add_column("found", overflow="fold")
     for one in findings:
         mark = "[green]✓[/]" if one.ok else "[red]✗[/]" if one.needed else "[yellow]✗[/]"
-        advice = "" if one.ok else one.advice
-        table.add_row(mark, Text(one.check), Text(one.found), Text(advice))
-    Console().print(table)
+        table.add_row(mark, Text(one.check), Text(one.found))
+    console = Console()
+    console.print(table)
+    for one in findings:
+        if not one.ok:  # in whole lines, to be copied into a shell
+            console.print(Text(f"{one.check}: {one.advice}"), soft_wrap=True)
 
 
 def check_python() -> Iterator[Finding]:
@@ -126,7 +128,7 @@ def check_packages() -> Iterator[Finding]:
         "uvloop",
         found != "",
         found or "not installed",
-        "pip install uvloop for a faster event loop; asyncio works too",
+        "pip install 'aqueduct-channels[uvloop]' for a faster event loop; asyncio works too",
         needed=False,
     )
 

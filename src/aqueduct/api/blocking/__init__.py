@@ -5,9 +5,12 @@ coroutine to that loop and waits for it, which takes some tens of microseconds. 
 `Receiver.receive_many` and iterating over a networked `Receiver` submit one coroutine for many
 messages. Handles may be used by any thread.
 
-Message types for threads declare their channels as `aqueduct.blocking.Sender` and `Receiver`. The
-halves in a message type that was declared for asynchronous code have to be wrapped:
-``blocking.Receiver(request.numbers)``.
+Message types are the same as for asyncio. A received half is of the class that its field declares,
+so a thread wraps one that is declared as `aqueduct.Receiver`:
+``blocking.Receiver(request.numbers)``. A field of either class takes a blocking half as it is; for
+type checkers, one that is declared as `aqueduct.Receiver` takes ``half.asynchronous``. Message
+types that only threads use may declare `aqueduct.blocking.Sender` and `Receiver`, which need
+neither.
 
 After fork() a child process starts its own loop; objects of the parent raise
 `ForkedConnectionError` there.

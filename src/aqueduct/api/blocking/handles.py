@@ -67,6 +67,15 @@ class BlockingHalf(BlockingTwin[H], ChannelHalf):
     def __init__(self, half: H) -> None:
         super().__init__(half, _background_of(half))
 
+    @property
+    def asynchronous(self) -> H:
+        """This half as an `aqueduct.Sender` or `aqueduct.Receiver`.
+
+        For type checkers, where a message type declares the field as such: the same type then
+        serves threads and asyncio. The field takes either half.
+        """
+        return self._inner
+
     def _to_attach(self) -> ChannelHalf:
         return self._inner
 
