@@ -130,7 +130,7 @@ class ConnectionDriver:
         self._failure_was_raised = False
         self._was_closed_here = False
         self._adopted = Unrolled(NetworkSendPort.pump)
-        self._abandoned = Unrolled(self._abandon)
+        self._abandoned: Unrolled[Port] = Unrolled(abandon_port)
         self._unsent: list[NetworkSendPort] = []
         """Senders with unacknowledged messages, which `close` waits for."""
         self.rescued_bytes = 0
@@ -335,13 +335,10 @@ class ConnectionDriver:
 
         A receiver that ends abandons the messages it holds in turn.
         """
-        self._abandoned.add(message)
-
-    def _abandon(self, message: MessageFrame) -> None:
         for attachment in message.attachments:
             port = self._unclaimed.pop(attachment.channel, None)
             if port is not None:
-                port.abandon()
+                self._abandoned.add(port)
 
     def give_up(self, channel: int) -> None:
         """End a half whose message could not be decoded."""
@@ -576,6 +573,11 @@ def is_behind(port: NetworkSendPort) -> bool:
     if port.ended is not None:
         return False
     return port.delivered + port.undelivered < port.sent or not port.is_open()
+
+
+def abandon_port(port: Port) -> None:
+    """End a half that nobody has claimed."""
+    port.abandon()
 
 
 def is_handled(port: Port | None) -> bool:
