@@ -44,14 +44,19 @@ async def joined(
     server_kind: Any = None,
     *,
     limits: Limits | None = None,
+    delivery: aqueduct.Delivery | None = None,
     address: str = "127.0.0.1:0",
     **options: Any,
 ) -> AsyncIterator[Ends]:
-    """Connect a client and a server; the server may have other types and limits."""
+    """Connect a client and a server; the server may have other types, limits and delays."""
     async with (
         asyncio.timeout(SECONDS),
         aqueduct.serve(
-            address, server_kind or kind, tls=aqueduct.dev_tls(), limits=limits
+            address,
+            server_kind or kind,
+            tls=aqueduct.dev_tls(),
+            limits=limits,
+            delivery=delivery,
         ) as server,
         aqueduct.connect(
             server.address, kind, trust=aqueduct.dev_trust(), timeout=SECONDS, **options

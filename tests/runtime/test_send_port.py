@@ -255,7 +255,8 @@ async def test_messages_undelivered_at_close_are_lost_and_flush_raises() -> None
 
 
 async def test_the_end_of_the_connection_settles_receipts() -> None:
-    async with joined() as (client, _):
+    late = aqueduct.Delivery(ack_delay=1.0)  # the client has closed by then
+    async with joined(delivery=late) as (client, _):
         receipt = await client.entrypoint.send(b"x", receipt=True)
         flushing = asyncio.create_task(client.entrypoint.flush())
         await asyncio.sleep(0)

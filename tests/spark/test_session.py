@@ -87,7 +87,7 @@ def test_spark_finds_the_format_in_a_users_own_session_on_the_java_of_pip(
         text=True,
         env=environment,
         check=False,
-        timeout=90,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr[-3_000:]
     count, home = done.stdout.split()
