@@ -64,7 +64,8 @@ soak: $(INSTALLED)  ## run SEEDS (20000) simulations per protocol, attacks, leak
 	for protocol in channels ipc; do $(BIN)/python -m aqueduct.testing.simulate \
 		--protocol $$protocol --seeds 0:$(SEEDS) --jobs $$(getconf _NPROCESSORS_ONLN) || exit 1; done
 	$(BIN)/python -m tests.hostile.campaign --soak --seconds $(HOSTILE_SECONDS)
-	PARITY_SEEDS=$$(($(SEEDS) / 10)) $(BIN)/python -m pytest -n $(WORKERS) tests/transport/quic/test_parity.py
+	PARITY_SEEDS=$$(($(SEEDS) / 10)) $(BIN)/python -m pytest -n $(WORKERS) tests/transport/quic/test_parity.py \
+		tests/transport/tcp/test_parity.py
 	COMPLEXITY_CHANNELS=100000 LEAK_ROUNDS=$$(($(SEEDS) / 20)) $(BIN)/python -m pytest \
 		tests/protocol/test_complexity.py tests/api/test_leaks.py
 	JOB_ROWS=$$(($(SEEDS) * 100)) $(BIN)/python -m pytest tests/ingest/test_job_growth.py

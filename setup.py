@@ -30,6 +30,9 @@ COMPILED = (
     "aqueduct/transport/quic/room.py",
     "aqueduct/transport/quic/costs.py",
     "aqueduct/transport/liveness.py",
+    "aqueduct/transport/stream_credit.py",
+    "aqueduct/transport/tcp/engine.py",
+    "aqueduct/transport/tcp/records.py",
     "aqueduct/runtime/send_port.py",
     "aqueduct/runtime/receive_port.py",
 )

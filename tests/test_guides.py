@@ -27,6 +27,7 @@ PAGES = (
     "reconnecting",
     "testing",
     "applications",
+    "tcp",
 )
 
 

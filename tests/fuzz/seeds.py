@@ -25,6 +25,7 @@ from aqueduct.wire.frames import (
     SentUnreliable,
     Version,
 )
+from tests.fuzz import qmux
 from tests.fuzz.files import logs, manifests
 from tests.fuzz.message_seeds import forged_messages, honest_messages
 from tests.fuzz.program import LARGE_NUMBERS, SAME_TURN, Forgery, Op
@@ -103,10 +104,10 @@ def sequences() -> dict[str, bytes]:
     return {name: encode(frames) for name, frames in SEQUENCES.items()} | BROKEN
 
 
-def cut_sequences() -> dict[str, bytes]:
-    """Return the seeds of `parser`: the same sequences in pieces."""
+def in_pieces(whole: dict[str, bytes]) -> dict[str, bytes]:
+    """Return inputs of `parser` and `records`, which are cut in several ways."""
     seeds = {}
-    for at, (name, data) in enumerate(sequences().items()):
+    for at, (name, data) in enumerate(whole.items()):
         cuts = (b"", b"\x01", b"\x02\x03", b"\x05\x00\x07", b"\x10")[at % 5]
         flags = (REPEAT if at % 2 else 0) | (IN_PAIRS if at % 3 else 0)
         seeds[name] = bytes((len(cuts) | flags,)) + cuts + data
@@ -490,10 +491,11 @@ def forged_programs() -> dict[str, bytes]:
 def generate() -> dict[str, dict[str, bytes]]:
     """Return all seeds, by target and name."""
     return {
-        "parser": cut_sequences(),
+        "parser": in_pieces(sequences()),
         "roundtrip": sequences(),
         "connection": honest_programs() | forged_programs(),
         "ipc": honest_messages() | forged_messages(),
+        "records": in_pieces(qmux.seeds()),
         "log": logs(),
         "manifest": manifests(),
     }

@@ -7,7 +7,7 @@ from aqueduct.errors import RemoteProtocolError
 from aqueduct.wire.frames import Frame, MessageFrame, MessageRun
 from aqueduct.wire.ranges import MAX_RANGES_SIZE
 from aqueduct.wire.sequence import ParserLimits, SequenceParser
-from tests.fuzz import files, messages, program
+from tests.fuzz import files, messages, program, qmux
 
 LIMITS = ParserLimits(max_message=4096, max_headers=256, max_attachments=4)
 
@@ -59,6 +59,11 @@ def ipc(data: bytes) -> None:
     messages.run(data)
 
 
+def records(data: bytes) -> None:
+    """Hand a server of the TCP transport any bytes, cut as for `parser`: see `qmux`."""
+    qmux.run(list(cut(data)))
+
+
 def log(data: bytes) -> None:
     """Open a log of a partition: see `files`."""
     files.open_log(data)
@@ -74,6 +79,7 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     "roundtrip": roundtrip,
     "connection": connection,
     "ipc": ipc,
+    "records": records,
     "log": log,
     "manifest": manifest,
 }

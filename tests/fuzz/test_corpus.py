@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from tests.fuzz import messages, program
+from tests.fuzz import messages, program, qmux
 from tests.fuzz.message_seeds import honest_messages
 from tests.fuzz.seeds import CORPUS, forged_programs, generate, honest_programs
 from tests.fuzz.targets import TARGETS
@@ -15,6 +15,7 @@ MUTATIONS = {
     "roundtrip": 3000,
     "connection": 1500,
     "ipc": 1500,
+    "records": 1500,
     "log": 500,
     "manifest": 500,
 }
@@ -103,6 +104,13 @@ def test_the_honest_messages_end_as_named() -> None:
         world = messages.run(data)
         assert world.honest, name
         assert (set(world.outcomes.values()) == {0}) == (name in delivered), name
+
+
+def test_the_seeds_of_records_break_the_rules_of_tcp() -> None:
+    reasons = [qmux.play([data]) for data in qmux.seeds().values()]
+    rules = {reason.split(":")[0] for reason in reasons if reason.startswith("AQ-TCP-")}
+    assert rules == {f"AQ-TCP-{number}" for number in (3, 4, 5, 6, 7, 9)}
+    assert reasons.count("") >= 8, "most honest ones go on"
 
 
 def test_the_forged_seeds_break_many_rules() -> None:

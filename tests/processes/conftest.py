@@ -10,7 +10,25 @@ from types import FrameType
 
 import pytest
 
+from tests.processes import peers
+
 HARD_LIMIT = 150.0
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run the tests of a module with ``SCHEMES`` once over each transport."""
+    schemes = getattr(metafunc.module, "SCHEMES", None)
+    if schemes is not None:
+        names = [scheme.removesuffix("://") for scheme in schemes]
+        metafunc.parametrize("scheme", schemes, indirect=True, ids=names)
+
+
+@pytest.fixture(autouse=True)
+def scheme(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Have servers listen on addresses with this scheme."""
+    chosen: str = getattr(request, "param", "")
+    monkeypatch.setattr(peers, "SCHEME", chosen)
+    return chosen
 
 
 @pytest.fixture(scope="session", autouse=True)

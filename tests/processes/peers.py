@@ -23,6 +23,11 @@ HANGS = 120.0
 """Time limit of a test, in seconds."""
 LINE = 64 * 1024 * 1024
 """The longest line that a process prints."""
+SCHEME = ""
+"""The scheme of the addresses on which `lab` listens; a fixture sets it for each test."""
+TCP = "aqueduct+tcp://"
+BOTH = ("aqueduct+quic://", TCP)
+"""The schemes of a module whose tests run over each transport."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -150,6 +155,8 @@ class Peer:
 
 def lab(*arguments: str, calm: bool = True) -> Peer:
     """Return a server process, see ``tests/processes/lab.py``."""
+    if "--listen" not in arguments:
+        arguments = ("--listen", f"{SCHEME}127.0.0.1:0", *arguments)
     return Peer("tests.processes.lab", *arguments, calm=calm)
 
 

@@ -33,7 +33,9 @@ from tests.processes.lab import (
     Request,
     Vitals,
 )
-from tests.processes.peers import TIMEOUT, bounded, connect, eventually, lab, send_until_error
+from tests.processes.peers import BOTH, TIMEOUT, bounded, connect, eventually, lab, send_until_error
+
+SCHEMES = BOTH
 
 
 @bounded

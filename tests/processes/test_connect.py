@@ -24,7 +24,9 @@ from aqueduct import (
 )
 from aqueduct.security import ServerTLS, make_authority, make_certificate
 from tests.processes.lab import Ask, Collect, Keep, Report, Request
-from tests.processes.peers import HANGS, bounded, connect, lab
+from tests.processes.peers import BOTH, HANGS, bounded, connect, lab
+
+SCHEMES = BOTH
 
 
 def free_port() -> int:
@@ -197,16 +199,16 @@ async def test_an_accept_callback_may_be_slow() -> None:
 
 
 @bounded
-async def test_localhost_ipv6_and_the_scheme_are_valid_addresses() -> None:
+async def test_localhost_ipv6_and_the_scheme_are_valid_addresses(scheme: str) -> None:
     async with lab() as server:
         port = server.address.rpartition(":")[2]
-        async with connect(f"aqueduct://localhost:{port}/", Request) as connection:
+        async with connect(f"{scheme}localhost:{port}/", Request) as connection:
             assert await connection.entrypoint.call(Ask, text="a") == "A"
     async with (
-        aqueduct.serve("[::1]:0", tls=aqueduct.dev_tls()) as six,
+        aqueduct.serve(f"{scheme}[::1]:0", tls=aqueduct.dev_tls()) as six,
         connect(six.address, bytes) as connection,
     ):
-        assert six.address.startswith("[::1]:")
+        assert six.address.startswith(f"{scheme}[::1]:")
         assert connection.is_open
 
 

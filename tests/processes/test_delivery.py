@@ -19,7 +19,9 @@ from tests.processes.lab import (
     Stall,
     numbered,
 )
-from tests.processes.peers import bounded, connect, lab, send_until_error
+from tests.processes.peers import BOTH, bounded, connect, lab, send_until_error
+
+SCHEMES = BOTH
 
 
 @bounded

@@ -35,6 +35,8 @@ from tests.processes.lab import (
     numbered,
 )
 from tests.processes.peers import (
+    BOTH,
+    TCP,
     bounded,
     connect,
     eventually,
@@ -42,6 +44,8 @@ from tests.processes.peers import (
     receive_until_error,
     send_until_error,
 )
+
+SCHEMES = BOTH
 
 
 @bounded
@@ -305,8 +309,8 @@ async def test_a_client_notices_a_killed_server_and_can_connect_to_the_next() ->
 
 
 @bounded
-async def test_a_client_that_keeps_sending_notices_a_killed_server() -> None:
-    """AQ-IDLE-1: in each mode, and also after a second."""
+async def test_a_client_that_keeps_sending_notices_a_killed_server(scheme: str) -> None:
+    """AQ-IDLE-1: in each mode, and also after a second. AQ-TCP-11: at once over TCP."""
     options = aqueduct.QuicSettings(idle_timeout=1.0)
     async with lab() as server, connect(server.address, Request, options=options) as connection:
         tasks, answers = [], []
@@ -321,12 +325,19 @@ async def test_a_client_that_keeps_sending_notices_a_killed_server() -> None:
         for error in await asyncio.gather(*tasks, return_exceptions=True):
             assert isinstance(error, ConnectionLost)
             assert (error.code, error.by_peer) == (aqueduct.CloseCode.IDLE, False)
-            assert re.search(rf"nothing came from {server.address} for \d+\.\d s$", str(error))
+            if scheme == TCP:
+                assert "went away without a close" in str(error)
+            else:
+                where = server.address.removeprefix(scheme)
+                assert re.search(rf"nothing came from {where} for \d+\.\d s$", str(error))
 
 
 @bounded
-async def test_a_restarted_server_tells_its_old_clients() -> None:
-    """AQ-IDLE-3."""
+async def test_a_restarted_server_tells_its_old_clients(scheme: str) -> None:
+    """AQ-IDLE-3; over TCP the kernel tells them (AQ-TCP-11)."""
+    expected = ("went away without a close", aqueduct.CloseCode.IDLE)
+    if scheme != TCP:
+        expected = ("may have been restarted", aqueduct.CloseCode.TRANSPORT)
     options = aqueduct.QuicSettings(idle_timeout=600.0, keep_alive=0.2)
     async with lab() as first:
         address = first.address
@@ -335,9 +346,9 @@ async def test_a_restarted_server_tells_its_old_clients() -> None:
             await first.kill()
             async with lab("--listen", address):
                 await connection.wait_closed()
-            with pytest.raises(ConnectionLost, match="may have been restarted") as caught:
+            with pytest.raises(ConnectionLost, match=expected[0]) as caught:
                 await connection.entrypoint.call(Ask, text="two")
-            assert caught.value.code == aqueduct.CloseCode.TRANSPORT
+            assert caught.value.code == expected[1]
 
 
 @bounded

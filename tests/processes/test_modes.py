@@ -8,7 +8,9 @@ import pytest
 
 from aqueduct import Mode, channel, oneshot
 from tests.processes.lab import Collect, Produce, Report, Request, numbered
-from tests.processes.peers import bounded, connect, lab
+from tests.processes.peers import BOTH, bounded, connect, lab
+
+SCHEMES = BOTH
 
 COUNT = 2_000
 

@@ -7,7 +7,9 @@ import time
 
 from aqueduct import channel
 from tests.processes.lab import Ask, Keep, Request, Vitals
-from tests.processes.peers import bounded, connect, eventually, lab
+from tests.processes.peers import BOTH, bounded, connect, eventually, lab
+
+SCHEMES = BOTH
 
 CHANNELS = 10_000
 CONNECTIONS = 500

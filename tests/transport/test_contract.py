@@ -9,5 +9,9 @@ class TestQuic(TransportContract):
     address = "127.0.0.1:0"
 
 
+class TestTcp(TransportContract):
+    address = "aqueduct+tcp://127.0.0.1:0"
+
+
 class TestMemory(TransportContract):
     address = "memory://"

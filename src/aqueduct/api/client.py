@@ -94,6 +94,7 @@ def connect(
 ) -> Connecting[Any]:
     """Connect to ``host:port``; the entrypoint sends messages of the given type.
 
+    ``aqueduct+tcp://host:port`` connects over TCP, where UDP does not pass: see docs/tcp.md.
     ``memory://name`` connects to a server in the same process, without a socket. ``trace`` is a
     `Trace`, or a directory for its Parquet files. Each of ``observers`` makes an
     `aqueduct.observe.Observer` of the connection: see docs/observing.md. ``codec`` is the format of

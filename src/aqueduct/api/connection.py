@@ -237,7 +237,7 @@ def connect_error(code: int, reason: str, transport: Transport) -> AqueductError
         )
     if transport.is_foreign(code):
         return ConnectError(
-            f"{where} is not a server of Aqueduct: it speaks QUIC, but another protocol ({reason})",
+            f"{where} is not a server of Aqueduct: it speaks another protocol ({reason})",
             hint="check host and port",
         )
     return HandshakeFailed(f"cannot connect to {where}: {reason or f'code {code:#x}'}")

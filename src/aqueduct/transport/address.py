@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 
-from aqueduct.errors import ConnectError
+from aqueduct.errors import BindError, ConnectError
 
 Address = tuple[str, int]
 """A host and a port. Transports without ports use numbers of their own."""
@@ -14,12 +15,24 @@ Route = tuple[int, Address]
 """One way to a server: an address family of the socket module and an address."""
 
 SCHEME = "aqueduct://"
+QUIC_SCHEME = "aqueduct+quic://"
+TCP_SCHEME = "aqueduct+tcp://"
 DEFAULT_PORT = 4433
+
+_BIND_HINTS = {
+    errno.EADDRINUSE: "choose another port, or 0 for a free one",
+    errno.EADDRNOTAVAIL: "choose an address of this host, or 0.0.0.0 for all of them",
+    errno.EACCES: "choose a port above 1023, or one that this user may bind",
+}
+"""What to do about an address that cannot be bound."""
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Return host and port of ``host:port``, ``[::1]:port`` or ``aqueduct://host:port``."""
-    text = address.removeprefix(SCHEME).rstrip("/")
+    """Return host and port of ``host:port`` or ``[::1]:port``, with one of the schemes or none."""
+    text = address
+    for scheme in (SCHEME, QUIC_SCHEME, TCP_SCHEME):
+        text = text.removeprefix(scheme)
+    text = text.rstrip("/")
     host, colon, port = text.rpartition(":")
     if not colon or "]" in port:
         host, port = text, str(DEFAULT_PORT)
@@ -52,3 +65,22 @@ def format_address(address: Address) -> str:
     """Return an address as users write it, with brackets around an IPv6 host."""
     host, port = address
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def bind(kind: int, family: int, where: Address, address: str) -> socket.socket:
+    """Return a socket of this kind that is bound; raise `BindError` if that is impossible."""
+    sock: socket.socket | None = None
+    try:
+        sock = socket.socket(family, kind)
+        if kind == socket.SOCK_STREAM:  # connections of an earlier server may still be closing
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(where)
+    except OSError as error:
+        if sock is not None:
+            sock.close()
+        raise BindError(
+            f"cannot listen on {address}: {error.strerror}",
+            address=address,
+            hint=_BIND_HINTS.get(error.errno or 0, ""),
+        ) from None
+    return sock

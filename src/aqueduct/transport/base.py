@@ -31,6 +31,10 @@ IMMEDIATE_CLOSE_CODES = frozenset(CloseCode) - {CloseCode.NO_ERROR, CloseCode.GO
 """Close codes for which a transport drops unsent data instead of sending it before the close."""
 
 
+MAX_REASON = 512
+"""Most bytes of the reason of a close."""
+
+
 class TransportOwner(Protocol):
     """The connection that owns a transport; the transport calls it on the event loop."""
 
@@ -178,3 +182,11 @@ MakeCore = Callable[[AddressAccount | None], ConnectionCore]
 
 OnTransport = Callable[[Transport], None]
 """Called with the transport of each new client, before anything of it was read."""
+
+
+def shortened(reason: str) -> str:
+    """Return as much of a reason as fits a packet that closes a connection."""
+    encoded = reason.encode()
+    if len(encoded) <= MAX_REASON:
+        return reason
+    return encoded[: MAX_REASON - 3].decode(errors="ignore") + "…"

@@ -4,6 +4,7 @@
 address                                      transport
 ============================================ =======================================
 ``host:port`` or ``aqueduct://host:port``    `aqueduct.transport.quic`
+``aqueduct+tcp://host:port``                 `aqueduct.transport.tcp`
 ``memory://name``                            `aqueduct.transport.memory`
 ============================================ =======================================
 
@@ -17,10 +18,13 @@ from aqueduct.errors import BindError, ConnectError, TLSError
 from aqueduct.protocol.config import Config
 from aqueduct.security import ServerTLS, Trust
 from aqueduct.transport import memory
+from aqueduct.transport.address import QUIC_SCHEME, TCP_SCHEME
 from aqueduct.transport.base import Connector, Listener, MakeCore, OnTransport
 from aqueduct.transport.quic.connector import QuicConnector
 from aqueduct.transport.quic.listener import listen as listen_on_quic
 from aqueduct.transport.settings import QuicSettings
+from aqueduct.transport.tcp.connector import TcpConnector
+from aqueduct.transport.tcp.listener import listen as listen_on_tcp
 
 __all__ = ["QuicSettings", "connector_for", "listen"]
 
@@ -31,6 +35,8 @@ def connector_for(
     """Return the connector for an address; raise `ConnectError` if it is malformed."""
     if address.startswith(memory.SCHEME):
         return memory.MemoryConnector(address)
+    if address.startswith(TCP_SCHEME):
+        return TcpConnector(address, trust, options or QuicSettings())
     return QuicConnector(address, trust, options or QuicSettings(), early_data)
 
 
@@ -49,7 +55,9 @@ async def listen(
     if address.startswith(memory.SCHEME):
         return memory.listen(address, chosen.handshake_timeout, make_core, on_transport)
     try:
-        return await listen_on_quic(
+        if address.startswith(TCP_SCHEME):
+            return await listen_on_tcp(address, tls, chosen, config, make_core, on_transport)
+        listener = await listen_on_quic(
             address,
             tls,
             chosen,
@@ -62,3 +70,6 @@ async def listen(
         if isinstance(error, TLSError):
             raise
         raise BindError(f"cannot listen on {address}: {error}", address=address) from None
+    if address.startswith(QUIC_SCHEME):
+        listener.address = QUIC_SCHEME + listener.address
+    return listener

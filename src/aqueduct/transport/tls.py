@@ -21,12 +21,14 @@ SLICE = 128 * 1024
 """Bytes that go through TLS at once: its buffers grow to their maximum and never shrink."""
 
 
-def server_context(pair: ServerTLS) -> ssl.SSLContext:
-    """Return the context of the side that presents a certificate."""
+def server_context(pair: ServerTLS, protocol: str = "") -> ssl.SSLContext:
+    """Return the context of the side that presents a certificate; ``protocol`` is for ALPN."""
     check(pair)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.num_tickets = 0  # connections live long, and none is resumed
+    if protocol:
+        context.set_alpn_protocols([protocol])
     with _readable(pair.key.rstrip() + b"\n" + pair.certificate) as path:
         try:
             context.load_cert_chain(path)
@@ -35,13 +37,15 @@ def server_context(pair: ServerTLS) -> ssl.SSLContext:
     return context
 
 
-def client_context(trust: Trust) -> ssl.SSLContext:
-    """Return the context of the side that verifies.
+def client_context(trust: Trust, protocol: str = "") -> ssl.SSLContext:
+    """Return the context of the side that verifies; ``protocol`` is for ALPN.
 
     With a fingerprint, `TlsSession` verifies after the handshake.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
+    if protocol:
+        context.set_alpn_protocols([protocol])
     if trust.pinned is not None:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
@@ -72,6 +76,11 @@ class TlsSession:
         self._pinned = pinned
         self.established = False
         """Whether the peer is verified, so that PDUs can be sent."""
+
+    @property
+    def protocol(self) -> str | None:
+        """The application protocol that both sides have chosen (ALPN)."""
+        return self._tls.selected_alpn_protocol()
 
     def handle_ciphertext(self, data: bytes | memoryview) -> None:
         """Add bytes from the network: at most `SLICE` between two reads."""

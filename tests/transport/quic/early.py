@@ -17,7 +17,8 @@ from aqueduct.transport.quic.tickets import ServerTickets
 from aqueduct.transport.quic.tls import EngineConfiguration
 from aqueduct.transport.udp import Packet
 from aqueduct.wire.chanid import ENTRYPOINT, Side
-from tests.transport.quic.virtual import DRAIN, RealQuic
+from tests.transport.quic.virtual import RealQuic
+from tests.transport.tapped import DRAIN
 
 DELAY = 0.05
 RTT = 2 * DELAY

@@ -27,15 +27,16 @@ from aqueduct.security import ServerTLS
 from aqueduct.testing.faults import Faults
 from aqueduct.testing.pair import Pair
 from aqueduct.testing.record import FrameArrived
+from aqueduct.transport.base import MAX_REASON, shortened
 from aqueduct.transport.quic.bridge import Bridge
 from aqueduct.transport.quic.configuration import server_settings
 from aqueduct.transport.quic.costs import Unacknowledged
-from aqueduct.transport.quic.engine import MAX_REASON, shortened
 from aqueduct.transport.quic.tls import EngineConfiguration
 from aqueduct.transport.settings import QuicSettings
 from aqueduct.wire.chanid import ENTRYPOINT, Side
 from aqueduct.wire.frames import MessageFrame
-from tests.transport.quic.virtual import DRAIN, NoHandshake, RealQuic
+from tests.transport.quic.virtual import NoHandshake, RealQuic
+from tests.transport.tapped import DRAIN
 
 
 def real_pair(
@@ -557,7 +558,7 @@ def test_a_client_opens_few_streams_before_the_headers_and_the_rest_after(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """AQ-COST-1."""
-    monkeypatch.setattr("aqueduct.transport.quic.room.MAX_EARLY_STREAMS", 10)
+    monkeypatch.setattr("aqueduct.transport.stream_credit.MAX_EARLY_STREAMS", 10)
     pair = real_pair(monkeypatch, connected=False)
     bridge = network(pair).bridges[Side.CLIENT]
     assert bridge is not None
@@ -642,7 +643,7 @@ def test_a_stream_that_waits_for_credit_does_not_count_as_open(
     pair = real_pair(monkeypatch)
     (channel,) = open_senders(pair, Mode.UNORDERED, 1)
     bridge = bridge_of(pair)
-    monkeypatch.setattr("tests.transport.quic.virtual.TappedCore.is_ready", False)
+    monkeypatch.setattr("tests.transport.tapped.TappedCore.is_ready", False)
     bridge._is_early = True
     quic = bridge.quic
     before = quic.get_next_available_stream_id(is_unidirectional=True) >> 2
@@ -650,7 +651,7 @@ def test_a_stream_that_waits_for_credit_does_not_count_as_open(
         pair.client.send(channel, b"%d" % number)
     pair.run(1)
     opened = (quic.get_next_available_stream_id(is_unidirectional=True) >> 2) - before
-    assert bridge._meter.opened == before + opened
+    assert bridge._meter.credit.opened == before + opened
     assert opened > 40
 
 

@@ -114,7 +114,7 @@ def test_a_planted_fault_of_the_stream_limits_is_found(
 @pytest.fixture
 def few_early_streams(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lower the number of streams before acceptance, so that runs reach the bound."""
-    monkeypatch.setattr("aqueduct.transport.quic.room.MAX_EARLY_STREAMS", EARLY_STREAMS)
+    monkeypatch.setattr("aqueduct.transport.stream_credit.MAX_EARLY_STREAMS", EARLY_STREAMS)
     initialise = Config.__init__
 
     def with_few(self: Config, *args: object, **changed: object) -> None:

@@ -35,7 +35,7 @@ from aqueduct.protocol.actions import (
 )
 from aqueduct.protocol.connection import ConnectionCore
 from aqueduct.transport.address import Address, format_address
-from aqueduct.transport.base import IMMEDIATE_CLOSE_CODES
+from aqueduct.transport.base import IMMEDIATE_CLOSE_CODES, shortened
 from aqueduct.transport.liveness import NEVER, Liveness, Verdict
 from aqueduct.transport.quic.costs import (
     COUNT_AFTER,
@@ -44,7 +44,7 @@ from aqueduct.transport.quic.costs import (
     Unseen,
     least_head,
 )
-from aqueduct.transport.quic.engine import MAX_WITHHELD, Engine, shortened
+from aqueduct.transport.quic.engine import MAX_WITHHELD, Engine
 from aqueduct.transport.quic.room import PIECES, RoomMeter
 from aqueduct.transport.udp import Packet
 from aqueduct.wire.ranges import RangeSet
@@ -443,7 +443,7 @@ class Bridge:
         if stream is None:
             stream = quic.get_next_available_stream_id(is_unidirectional=True)
             self._streams[write.stream] = stream
-            self._meter.opened = (stream >> 2) + 1
+            self._meter.credit.opened = (stream >> 2) + 1
         if stream not in self._stopped:
             quic.send_stream_data(stream, write.data, write.fin)
             if self.observer is not None:
@@ -554,7 +554,7 @@ class Bridge:
                 self.unseen.reset()  # a handshake raises no events
             self._full_poll_at = now
             self.quic.keep_tickets()
-            self._meter.forget_limits()
+            self._meter.credit.forget_limit()  # that for early data was another one
             self._output.holds_datagrams = False
             if self.when_connected is not None:
                 self.when_connected()

@@ -34,8 +34,6 @@ if logging.getLogger("quic").level == logging.NOTSET:
     logging.getLogger("quic").setLevel(logging.CRITICAL)
 
 ALPN = "aqueduct"
-MAX_REASON = 512
-"""Most bytes of the reason of a close."""
 PACING_GRAIN = 0.001
 """Seconds between two polls for the pacer."""
 SMALL_WINDOW = 8
@@ -552,11 +550,3 @@ class Engine(NativeConnection):
             if len(transmit[0]) < short:
                 break
         return packets
-
-
-def shortened(reason: str) -> str:
-    """Return as much of a reason as surely fits the packet that closes a connection."""
-    encoded = reason.encode()
-    if len(encoded) <= MAX_REASON:
-        return reason
-    return encoded[: MAX_REASON - 3].decode(errors="ignore") + "…"

@@ -8,7 +8,6 @@ Other packets of unknown connections are answered with a stateless reset.
 from __future__ import annotations
 
 import asyncio
-import errno
 import os
 import socket
 from collections import deque
@@ -22,10 +21,9 @@ from qh3.quic.packet import (
     encode_quic_version_negotiation,
 )
 
-from aqueduct.errors import BindError
 from aqueduct.protocol.config import Config
 from aqueduct.security import ServerTLS
-from aqueduct.transport.address import Address, format_address, resolve, split_address
+from aqueduct.transport.address import Address, bind, format_address, resolve, split_address
 from aqueduct.transport.admission import Admission, neighbourhood
 from aqueduct.transport.base import MakeCore, OnTransport
 from aqueduct.transport.quic.admission import Hidden, RetryTokens
@@ -52,14 +50,6 @@ _MAX_CLOSING = 4
 """Connections closed for what QUIC holds that keep it while they may have to repeat the close."""
 
 
-_HINTS = {
-    errno.EADDRINUSE: "choose another port, or 0 for a free one",
-    errno.EADDRNOTAVAIL: "choose an address of this host, or 0.0.0.0 for all of them",
-    errno.EACCES: "choose a port above 1023, or one that this user may bind",
-}
-"""What to do about an address that cannot be bound."""
-
-
 async def listen(
     address: str,
     tls: ServerTLS,
@@ -73,29 +63,13 @@ async def listen(
     """Bind ``host:port`` and accept connections; raise `BindError` if that is impossible."""
     host, port = split_address(address)
     family, where = (await resolve(host or "0.0.0.0", port))[0]
-    sock = _bind(family, where, address)
+    sock = bind(socket.SOCK_DGRAM, family, where, address)
     try:
         tickets = ServerTickets() if early_data else None
         return QuicListener(sock, options, tls, make_core, on_transport, tickets, config)
     except BaseException:
         sock.close()
         raise
-
-
-def _bind(family: int, where: Address, address: str) -> socket.socket:
-    sock: socket.socket | None = None
-    try:
-        sock = socket.socket(family, socket.SOCK_DGRAM)
-        sock.bind(where)
-    except OSError as error:
-        if sock is not None:
-            sock.close()
-        raise BindError(
-            f"cannot listen on {address}: {error.strerror}",
-            address=address,
-            hint=_HINTS.get(error.errno or 0, ""),
-        ) from None
-    return sock
 
 
 class QuicListener(QuicEndpoint):

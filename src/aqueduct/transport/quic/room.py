@@ -6,15 +6,11 @@ from typing import Final
 
 from aqueduct.protocol.actions import Room
 from aqueduct.transport.quic.engine import Engine
+from aqueduct.transport.stream_credit import StreamCredit
 
 PIECES: Final = 256
 """Most writes handed to QUIC before it is polled for packets: when it probes after a loss, it goes
 through all it has not sent, once for each packet."""
-MAX_STREAM_RESERVE: Final = 64
-"""Most streams reserved for control; a quarter of the initial stream credit if that is less. With
-the reserve, channels and their streams can end while messages wait for credit (AQ-STREAM-9)."""
-MAX_EARLY_STREAMS = 1_024
-"""Most streams a client opens before it has the server's headers (AQ-COST-1); more of them wait."""
 
 IN_FLIGHT: Final = 1024 * 1024
 """Bytes in flight that the peer need not have acknowledged, at the least."""
@@ -36,20 +32,13 @@ class RoomMeter:
     the bytes in flight are also limited by the round-trip time, as it is without that queue.
     """
 
-    __slots__ = ("_quic", "_reserve", "_round_trip", "_stream_limit", "opened")
+    __slots__ = ("_quic", "_round_trip", "credit")
 
     def __init__(self, quic: Engine) -> None:
         self._quic = quic
-        self.opened = 0
-        """Streams that were opened."""
-        self._stream_limit = self._reserve = 0
-        """Streams that the peer allows in total, and those of them reserved for control."""
+        self.credit = StreamCredit()
         self._round_trip = 0.0
         """The round-trip time while few bytes are in flight, or the shortest since."""
-
-    def forget_limits(self) -> None:
-        """Read the peer's limits anew: those for early data were others."""
-        self._stream_limit = self._reserve = 0
 
     def add_round_trip(self, seconds: float) -> None:
         """Learn the smoothed round-trip time."""
@@ -78,15 +67,6 @@ class RoomMeter:
         turn = min(limit, native.congestion_window) // 16
         room.quantum = turn if turn < MAX_QUANTUM else MAX_QUANTUM
         room.writes = PIECES
-        opened = self.opened
-        if self._stream_limit - self._reserve - opened < PIECES:
-            limit = native.stream_limits[1]
-            if not self._reserve or limit < self._stream_limit:  # keep the initial one
-                self._reserve = min(MAX_STREAM_RESERVE, limit // 4)
-            self._stream_limit = limit
-        room.streams = self._stream_limit - opened
-        room.message_streams = room.streams - self._reserve
-        if is_early:
-            early = MAX_EARLY_STREAMS - opened
-            room.streams = min(room.streams, early)
-            room.message_streams = min(room.message_streams, early)
+        if self.credit.left_for_messages < PIECES:
+            self.credit.set_limit(native.stream_limits[1])
+        self.credit.measure(room, is_early=is_early)
