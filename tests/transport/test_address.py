@@ -42,6 +42,7 @@ def test_an_ipv6_address_needs_brackets(text: str) -> None:
 def test_a_shown_address_can_be_parsed_again() -> None:
     assert format_address(("::1", 9)) == "[::1]:9"
     assert format_address(("host", 9)) == "host:9"
+    assert format_address(("memory://name", 0)) == "memory://name"
     assert split_address(format_address(("::1", 9))) == ("::1", 9)
 
 

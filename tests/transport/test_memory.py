@@ -54,6 +54,7 @@ async def test_messages_and_channels_arrive_in_both_directions() -> None:
     async with asyncio.timeout(20), serve(Sums, "memory://sums") as server:
         assert server.address == "memory://sums"
         async with connect("memory://sums", Sums, headers={"user": "me"}) as client:
+            assert repr(client) == "<ClientConnection peer=memory://sums open>"
             accepted = await server.accept()
             assert accepted.headers.text("user") == "me"
             numbers, theirs = channel(int)

@@ -64,6 +64,8 @@ async def resolve(host: str, port: int) -> list[Route]:
 def format_address(address: Address) -> str:
     """Return an address as users write it, with brackets around an IPv6 host."""
     host, port = address
+    if "://" in host:
+        return host  # of a transport without ports
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 

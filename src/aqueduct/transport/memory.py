@@ -355,7 +355,7 @@ class MemoryConnector:
 
     async def resolve(self) -> list[Route]:
         """Return the only route."""
-        return [(0, (self.host, 0))]
+        return [(0, (SCHEME + self.host, 0))]
 
     def open(self, route: Route, core: ConnectionCore) -> MemoryTransport:
         """Return the client's end of a connection to the listener."""
