@@ -13,7 +13,12 @@ from aqueduct.wire.primitives import HeaderPairs
 
 
 class Mode(Enum):
-    """How a sender sends; its own choice (AQ-SEND-3)."""
+    """How a sender sends; its own choice (AQ-SEND-3).
+
+    ``ORDERED`` messages arrive in the order of sending. ``UNORDERED`` ones do not wait for each
+    other. ``UNRELIABLE`` ones go in datagrams, and are lost with them: without credit the sender
+    does not wait, but drops its oldest. A message too large for a datagram is sent as unordered.
+    """
 
     ORDERED = "ordered"
     UNORDERED = "unordered"
