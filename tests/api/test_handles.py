@@ -219,6 +219,34 @@ async def test_finish_cancel_and_close_are_idempotent(where: str) -> None:
 
 
 @anywhere
+@pytest.mark.parametrize("end", ["finish", "cancel"])
+async def test_a_sender_that_ends_after_its_receiver_still_says_who_ended_first(
+    where: str, end: str
+) -> None:
+    async with between(where) as (sender, receiver):
+        await sender.send(1)
+        receiver.close()
+        await sender.wait_closed()
+        getattr(sender, end)()
+        with pytest.raises(ReceiverClosed):
+            await sender.flush()
+        with pytest.raises(ReceiverClosed):
+            await sender.send(2)
+
+
+@anywhere
+async def test_flush_after_a_cancel_does_not_blame_a_receiver_that_closes_later(where: str) -> None:
+    async with between(where) as (sender, receiver):
+        await sender.send(1)
+        assert await receiver.receive() == 1
+        await sender.flush()
+        sender.cancel()
+        receiver.close()
+        await sender.wait_closed()
+        await sender.flush()  # everything had arrived
+
+
+@anywhere
 async def test_a_cancelled_task_leaves_its_block_with_a_cancelled_channel(where: str) -> None:
     async with between(where) as (sender, receiver):
 

@@ -191,13 +191,13 @@ class LocalSendPort:
     def finish(self) -> None:
         channel = self.channel
         channel.raise_refusal()
-        if not channel.cancelled:
+        if not channel.cancelled and not channel.closed:
             channel.wake_all()
             channel.finished = True
 
     def cancel(self) -> None:
         channel = self.channel
-        if not channel.finished and not channel.cancelled:
+        if self.is_open():
             channel.wake_all()
             channel.cancelled = True
             discard(channel.queue)
@@ -206,10 +206,11 @@ class LocalSendPort:
         channel = self.channel
         while channel.queue and not channel.closed:
             await channel.emptied.wait()
-        if channel.closed and not (channel.finished and channel.taken == channel.sent):
+        if channel.cancelled:
+            if channel.taken < channel.sent:
+                raise ChannelClosed("this sender was cancelled before everything was taken")
+        elif channel.closed and not (channel.finished and channel.taken == channel.sent):
             raise ReceiverClosed("the receiver was closed")
-        if channel.cancelled and channel.taken < channel.sent:
-            raise ChannelClosed("this sender was cancelled before everything was taken")
 
     def is_closed(self) -> bool:
         return self.channel.is_over()

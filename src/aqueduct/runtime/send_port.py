@@ -243,7 +243,7 @@ class NetworkSendPort:
     def finish(self) -> None:
         if self._refused is not None and not self._refusal_raised:
             raise self._refusal(self._refused)
-        if not self.finished and not self.cancelled:
+        if self.is_open():
             self.driver.check_loop()
             self.driver.touch()
             self.finished = True
@@ -251,7 +251,7 @@ class NetworkSendPort:
                 self._finish()
 
     def cancel(self) -> None:
-        if not self.finished and not self.cancelled:
+        if self.is_open():
             self.driver.check_loop()
             self.driver.touch()
             self.cancelled = True
