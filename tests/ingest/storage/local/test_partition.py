@@ -429,6 +429,27 @@ def test_a_directory_reader_changes_nothing(tmp_path: Path) -> None:
     assert {each: each.read_bytes() for each in tmp_path.iterdir()} == before
 
 
+def test_a_directory_reader_misses_no_rows_of_a_log_that_rolls_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    part = settled(tmp_path, 0)
+    for _ in range(3):
+        append(part)
+    part.rotate()
+    manifests = []
+
+    def read(directory: Path) -> manifest.Manifest:
+        manifests.append(read_manifest(directory))
+        if len(manifests) == 2:
+            part.roll()
+            assert list(directory.glob("*.wal")) == []
+        return manifests[-1]
+
+    monkeypatch.setattr(recovery, "read_manifest", read)
+    check_whole(settled(tmp_path, 0, read_only=True), 9)
+    assert len(manifests) > 2
+
+
 def test_readers_see_dense_rows_while_a_writer_commits_and_rolls(tmp_path: Path) -> None:
     part = settled(tmp_path, 0)
     append(part)

@@ -54,11 +54,16 @@ class PartitionFiles:
 
 
 def read_shared_files(directory: Path, number: int) -> PartitionFiles:
-    """Read the files of a partition that another process may change at the same time."""
+    """Read the files of a partition that another process may change at the same time.
+
+    A log that becomes a segment meanwhile is in neither the manifest nor the directory.
+    """
     for _ in range(_ATTEMPTS):
         before = read_manifest(directory)
         try:
-            return read_files(directory, number, is_exclusive=False)
+            found = read_files(directory, number, is_exclusive=False)
+            if read_manifest(directory) == found.manifest:
+                return found
         except (CorruptFile, FileNotFoundError):
             if read_manifest(directory) == before:
                 break
