@@ -1,11 +1,13 @@
 """Processes that are forked from one that has imported the package, which takes most of a start.
 
-A `Forked` process behaves like one of `subprocess.Popen`: it has its own pid, environment, pipes,
-signals and exit. `server` starts the process to fork from, once for each process that runs tests.
+A `Forked` process behaves like one of `subprocess.Popen`, and an `AsyncForked` one like one of
+`asyncio.subprocess`: it has its own pid, environment, pipes, signals and exit. `server` starts the
+process to fork from, once for each process that runs tests.
 """
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import contextlib
 import gc
@@ -19,10 +21,11 @@ import socket
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Self
 
 ROOT = Path(__file__).resolve().parent.parent
 IMPORTED = (
@@ -75,21 +78,7 @@ class Forked(subprocess.Popen[str]):
         input_, self.stdin = _pipe("w") if stdin else (os.open(os.devnull, os.O_RDONLY), None)
         output, self.stdout = _pipe("r")
         errors, self.stderr = _pipe("r")
-        self._status, status = socket.socketpair()
-        request = {
-            "module": module,
-            "arguments": list(arguments),
-            "environment": dict(environment),
-            "directory": os.getcwd(),
-        }
-        content = json.dumps(request).encode()
-        files = [input_, output, errors, status.fileno()]
-        socket.send_fds(server(), [len(content).to_bytes(_LENGTH, "big")], files)
-        server().sendall(content)
-        for file in files[:-1]:
-            os.close(file)
-        status.close()
-        self.pid = int.from_bytes(_exactly(self._status, _LENGTH), "big")
+        self.pid, self._status = _fork(module, arguments, environment, (input_, output, errors))
 
     def poll(self) -> int | None:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -101,9 +90,7 @@ class Forked(subprocess.Popen[str]):
             if self.returncode is None:
                 if not select.select([self._status], [], [], timeout)[0]:
                     raise subprocess.TimeoutExpired(self.args, timeout or 0)
-                code = _exactly(self._status, _LENGTH)
-                self.returncode = int.from_bytes(code, "big", signed=True)
-                self._status.close()
+                self.returncode = _code(self._status)
             return self.returncode
 
     def send_signal(self, sig: int) -> None:
@@ -139,6 +126,111 @@ class Forked(subprocess.Popen[str]):
             if thread.is_alive():
                 raise subprocess.TimeoutExpired(self.args, timeout or 0)
         return found[0], found[1]
+
+
+class AsyncForked:
+    """A running module, as ``python -m``, with pipes for bytes on an event loop."""
+
+    def __init__(self) -> None:
+        self.pid: int
+        self.stdin: asyncio.StreamWriter | None = None
+        self.stdout: asyncio.StreamReader | None = None
+        self.stderr: asyncio.StreamReader | None = None
+        self._ended: asyncio.Future[int]
+        self._status: socket.socket
+
+    @classmethod
+    async def start(
+        cls,
+        module: str,
+        *arguments: str,
+        environment: Mapping[str, str],
+        stderr: bool = True,
+        limit: int = 2**16,
+    ) -> Self:
+        """Start a module; without ``stderr``, its errors are printed."""
+        self = cls()
+        loop = asyncio.get_running_loop()
+        input_, ours = os.pipe()
+        protocol = asyncio.StreamReaderProtocol(asyncio.StreamReader())
+        transport, _ = await loop.connect_write_pipe(lambda: protocol, _file(ours, "wb"))
+        self.stdin = asyncio.StreamWriter(transport, protocol, None, loop)
+        self.stdout, output = await self._read(limit)
+        if stderr:
+            self.stderr, errors = await self._read(limit)
+        else:
+            errors = os.dup(2)
+        self.pid, self._status = _fork(module, arguments, environment, (input_, output, errors))
+        self._ended = loop.create_future()
+        loop.add_reader(self._status, self._handle_exit)
+        return self
+
+    async def _read(self, limit: int) -> tuple[asyncio.StreamReader, int]:
+        """Return a reader of a new pipe, and the other end."""
+        loop = asyncio.get_running_loop()
+        ours, theirs = os.pipe()
+        reader = asyncio.StreamReader(limit)
+        await loop.connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), _file(ours, "rb")
+        )
+        return reader, theirs
+
+    def _handle_exit(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._status)
+        self._ended.set_result(_code(self._status))
+        if self.stdin is not None:
+            self.stdin.close()
+
+    @property
+    def returncode(self) -> int | None:
+        return self._ended.result() if self._ended.done() else None
+
+    async def wait(self) -> int:
+        return await asyncio.shield(self._ended)
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal, unless the exit was noticed."""
+        if self.returncode is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+def _fork(
+    module: str,
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    files: tuple[int, int, int],
+) -> tuple[int, socket.socket]:
+    """Start a process with these standard files; return its pid, and what reports its exit."""
+    ours, theirs = socket.socketpair()
+    request = {
+        "module": module,
+        "arguments": list(arguments),
+        "environment": dict(environment),
+        "directory": os.getcwd(),
+    }
+    content = json.dumps(request).encode()
+    with theirs:
+        socket.send_fds(
+            server(), [len(content).to_bytes(_LENGTH, "big")], [*files, theirs.fileno()]
+        )
+        server().sendall(content)
+    for file in files:
+        os.close(file)
+    return int.from_bytes(_exactly(ours, _LENGTH), "big"), ours
+
+
+def _file(number: int, mode: str) -> IO[bytes]:
+    """Return an unbuffered file, for an event loop."""
+    return os.fdopen(number, mode, 0)
+
+
+def _code(status: socket.socket) -> int:
+    """Return the exit code of a process that has ended."""
+    with status:
+        return int.from_bytes(_exactly(status, _LENGTH), "big", signed=True)
 
 
 def _pipe(mode: str) -> tuple[int, IO[str]]:
@@ -211,6 +303,9 @@ def main(*modules: str) -> None:
     os.environ.clear()
     os.environ.update(request["environment"])
     os.chdir(request["directory"])
+    # The interpreter reads this variable when it starts.
+    if os.environ.get("PYTHONWARNINGS") == "default":
+        warnings.simplefilter("default")
     sys.path[0] = request["directory"]
     sys.argv[1:] = request["arguments"]
     runpy.run_module(request["module"], run_name="__main__", alter_sys=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.forking import Forked
+from tests.forking import AsyncForked, Forked
 
 Begin = Callable[..., "subprocess.Popen[str]"]
 GREET = """
@@ -90,3 +90,34 @@ def test_a_signal_ends_it(
     process.send_signal(number)
     _, err = process.communicate()
     assert ("KeyboardInterrupt" in err) == (number is signal.SIGINT)
+
+
+async def test_on_an_event_loop_its_output_and_exit_are_awaited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "greet.py").write_text(GREET)
+    process = await AsyncForked.start("greet", environment={"GREETING": "hello"})
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert process.returncode is None
+    process.stdin.write(b"input")
+    process.stdin.close()
+    assert await process.stdout.read() == f"hello {tmp_path} {tmp_path}/greet.py input".encode()
+    assert await process.stderr.read() == b"errors"
+    assert await process.wait() == 0
+    process.kill()
+    assert process.returncode == 0
+
+
+async def test_on_an_event_loop_a_killed_process_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "waiting.py").write_text(WAIT)
+    process = await AsyncForked.start("waiting", environment={}, stderr=False)
+    assert process.stdout is not None
+    assert await process.stdout.readline() == b"ready\n"
+    process.kill()
+    assert await process.wait() == -signal.SIGKILL

@@ -34,6 +34,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from tests.forking import AsyncForked
 from tests.hostile.attackers import CRASHED, Addresses, all_attacks
 from tests.hostile.attacks import MEGABYTE, resident
 from tests.hostile.bystanders import Bystander, bystanders
@@ -123,7 +124,7 @@ class Server:
     def __init__(self, area: str) -> None:
         self.area = area
         self.addresses: Addresses = {}
-        self.process: asyncio.subprocess.Process
+        self.process: AsyncForked
         self.complaints = b""
         self.start = 0
         self.most = 0
@@ -160,21 +161,11 @@ class Server:
         return self.most - self.start
 
 
-async def start(module: str, *arguments: str) -> asyncio.subprocess.Process:
-    return await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        module,
-        *arguments,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([*filter(None, sys.path), str(ROOT)])},
-        cwd=ROOT,
-    )
+async def start(module: str, *arguments: str) -> AsyncForked:
+    return await AsyncForked.start(module, *arguments, environment=os.environ)
 
 
-async def line_of(process: asyncio.subprocess.Process) -> dict[str, Any]:
+async def line_of(process: AsyncForked) -> dict[str, Any]:
     """Return the next line of JSON that a process prints."""
     assert process.stdout is not None
     async with asyncio.timeout(TIMEOUT):

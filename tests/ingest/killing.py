@@ -7,16 +7,15 @@ import contextlib
 import json
 import os
 import signal
-import sys
 from pathlib import Path
 from typing import Any, Self
 
 import msgspec
 
 from aqueduct.security import ServerTLS
+from tests.forking import AsyncForked
 from tests.ingest.crashing import Start
 
-ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT = 60.0
 
 
@@ -24,18 +23,12 @@ class Script:
     """A process of these tests, which reports events as lines of JSON."""
 
     def __init__(self, module: str, *arguments: str) -> None:
-        self._command = [sys.executable, "-m", module, *arguments]
-        self.process: asyncio.subprocess.Process
+        self._command = (module, *arguments)
+        self.process: AsyncForked
         self.logged: list[str] = []
 
     async def __aenter__(self) -> Self:
-        self.process = await asyncio.create_subprocess_exec(
-            *self._command,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, str(ROOT)])},
-            cwd=ROOT,
-        )
+        self.process = await AsyncForked.start(*self._command, environment=os.environ, stderr=False)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -98,4 +91,7 @@ class Servers(Script):
     async def __aexit__(self, *error: object) -> None:
         if self.pid:
             os.kill(self.pid, signal.SIGKILL)
+            # Until then, its threads may write to files that tests read afterwards.
+            with contextlib.suppress(AssertionError, TimeoutError):
+                await self.event("ended")
         await super().__aexit__(*error)

@@ -8,15 +8,13 @@ import functools
 import json
 import os
 import signal
-import sys
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
 import aqueduct
+from tests.forking import AsyncForked
 
-ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT = 60.0
 """Seconds within which a process answers on a busy machine."""
 HANGS = 120.0
@@ -48,24 +46,17 @@ class Peer:
     """Another process. On exit it is killed, and output on its standard error fails the test."""
 
     def __init__(self, module: str, *arguments: str, calm: bool = True) -> None:
-        self._command = [sys.executable, "-W", "default", "-m", module, *arguments]
+        self._command = (module, *arguments)
         self._calm = calm
         self.events: list[dict[str, Any]] = []
-        self.process: asyncio.subprocess.Process | None = None
+        self.process: AsyncForked | None = None
         self.address = ""
         self.errors = ""
         self._reading: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, str(ROOT)])}
-        self.process = await asyncio.create_subprocess_exec(
-            *self._command,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            env=environment,
-            cwd=ROOT,
-            limit=LINE,
-        )
+        environment = {**os.environ, "PYTHONWARNINGS": "default"}
+        self.process = await AsyncForked.start(*self._command, environment=environment, limit=LINE)
         self._reading = asyncio.create_task(self._read_errors())
         try:
             self.address = await self._wait_ready()
