@@ -49,12 +49,13 @@ class Chat:
         if request.name in members:
             request.events.cancel()  # the name is taken
             return
-        for name in members:
-            await request.events.send(Joined(name))
-        members[request.name] = request
         self.tell(request.room, Joined(request.name))
+        members[request.name] = request  # before the first await: others join and leave meanwhile
         try:
             with contextlib.suppress(aqueduct.ChannelError):  # a client that disconnects leaves too
+                for name in list(members):
+                    if name in members:
+                        await request.events.send(Joined(name))
                 async for text in request.lines:
                     self.tell(request.room, Said(request.name, text))
         finally:  # also if the handler is cancelled, because the client closed the events

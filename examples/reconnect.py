@@ -19,6 +19,12 @@ from aqueduct import Receiver, Sender
 
 KEPT = 10_000
 """Readings that a device keeps while it is not connected; then it loses the oldest."""
+TRANSIENT = (
+    aqueduct.ConnectError,  # no server at this address
+    aqueduct.ChannelError,  # the connection or a channel has ended
+    aqueduct.CallError,  # the server failed
+    aqueduct.CallTimeout,  # the server is too busy
+)
 
 
 class Reading(msgspec.Struct, array_like=True):
@@ -75,7 +81,7 @@ class Device:
         """Stay connected until the task is cancelled."""
         delay = least
         for address in itertools.cycle(self.addresses):
-            with contextlib.suppress(aqueduct.ConnectError, aqueduct.ChannelError):
+            with contextlib.suppress(*TRANSIENT):
                 async with aqueduct.connect(address, Stream, trust=self.trust) as connection:
                     self.connects += 1
                     await self.stream(connection)

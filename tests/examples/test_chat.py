@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+from typing import Any
 
 import pytest
 
@@ -63,6 +65,47 @@ async def test_a_name_that_is_taken_cannot_join() -> None:
         assert await next_events(first, 1) == [Said("ann", "still here")]
         await first.leave()
         second.lines.cancel()
+
+
+async def test_who_joins_slowly_keeps_the_name_while_others_join_and_leave() -> None:
+    chat = Chat()
+    reported: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
+    async with (
+        serving(chat.join, Join) as server,
+        connect(server, Join) as connection,
+        connect(server, Join, limits=aqueduct.Limits(channel_window=1_000)) as narrow,
+    ):
+        names = [f"{number}{'x' * 500}" for number in range(5)]
+        others = [Member("garden", name) for name in names]
+        for member in others:
+            await member.join(connection)
+            await member.events.receive()
+        slow, twin = Member("garden", "slow"), Member("garden", "slow")
+        await slow.join(narrow)
+        while await others[0].events.receive() != Joined("slow"):
+            pass
+        # Two of five names fit into the window.
+        await twin.join(connection)
+        with pytest.raises(aqueduct.ChannelCancelled):
+            await next_events(twin, 1)
+        assert await next_events(slow, 6) == [*map(Joined, names), Joined("slow")]
+        await slow.leave()
+        assert await others[0].events.receive() == Left("slow")
+        await twin.leave()
+
+        again = Member("garden", "slow")
+        await again.join(narrow)
+        assert await others[0].events.receive() == Joined("slow")
+        await others[4].leave()  # the slow one has no room for this
+        left = await next_events(others[0], 2)
+        assert {type(event) for event in left} == {Left}
+        assert {event.name for event in left} == {names[4], "slow"}
+        with pytest.raises(aqueduct.ChannelCancelled):
+            await next_events(again, 6)
+        for member in (*others[:4], again):
+            await member.leave()
+    assert reported == []
 
 
 async def test_a_member_that_does_not_receive_is_removed_and_the_others_go_on() -> None:

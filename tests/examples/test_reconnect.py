@@ -57,6 +57,25 @@ async def test_readings_that_were_stored_without_the_device_knowing_are_not_sent
     assert [reading.number for reading in store.readings["boiler"]] == [1, 2, 3]
 
 
+async def test_a_device_tries_again_when_its_request_fails() -> None:
+    store = Store()
+    failed = asyncio.Event()
+
+    async def fail(request: Stream) -> int:
+        failed.set()
+        raise aqueduct.CallError("busy", "come back later")
+
+    device = Device("boiler", [NAME], aqueduct.dev_trust())
+    device.measure(20.0)
+    running = asyncio.create_task(device.run(least=0.001, most=0.01))
+    async with serving(fail, Stream, NAME):
+        await failed.wait()
+    async with serving(store.handle, Stream, NAME):
+        await device.is_stored.wait()
+    running.cancel()
+    assert [reading.number for reading in store.readings["boiler"]] == [1]
+
+
 async def test_a_device_without_a_server_keeps_the_newest_readings() -> None:
     device = Device("boiler", [NAME], aqueduct.dev_trust())
     for number in range(10_005):
