@@ -18,7 +18,7 @@ from tests.ingest.crashing import say
 from tests.ingest.ledger import record
 
 PARTITIONS = 3
-PAUSE = 0.02
+PAUSE = 0.1
 
 
 async def main(address: str, topic: str, producer_id: str, authority: str) -> None:

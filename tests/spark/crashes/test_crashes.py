@@ -20,8 +20,8 @@ from tests.spark.crashes.driving import EQUAL
 from tests.spark.crashes.lab import TIMEOUT, Script, command, family, kill, parent, until
 from tests.spark.crashes.producing import PARTITIONS
 
-ROUNDS = max(4, int(os.environ.get("CRASH_ROUNDS", "4")))
-"""At least two drivers, a worker and the server are killed; `make soak` runs 100 rounds."""
+ROUNDS = max(3, int(os.environ.get("CRASH_ROUNDS", "3")))
+"""At least a driver, a worker and the server are killed; `make soak` runs 100 rounds."""
 COPY_ROUNDS = max(ROUNDS // 6, 3)
 SEED = int(os.environ.get("CRASH_SEED", "1"))
 DRIVERS = 0.2
@@ -102,8 +102,11 @@ class Run:
         await self.server.event("ready")
 
     async def drive(self) -> None:
-        """Start a driver; drivers alternate between sources, and between retrying and not."""
-        lives = len(self.drivers)
+        """Start a driver; drivers alternate between sources, and between retrying and not.
+
+        Drivers that copy begin with retries, so that a few rounds have all of that.
+        """
+        lives = len(self.drivers) + (2 if self._copies else 0)
         from_server = lives % 2 == 1
         master = "local[2,4]" if lives // 2 % 2 == 1 else "local[2]"
         server = {"servers": self.address, "trustCa": str(self._authority)}
@@ -142,7 +145,8 @@ class Run:
 
     async def kill_driver(self) -> str:
         """Kill the driver and its JVM, which plans and commits; its workers must then exit."""
-        when = await self.moment(self.moments[(len(self.drivers) - 1) % len(self.moments)])
+        kills = len(self.drivers) - (1 if self._copies else 0)
+        when = await self.moment(self.moments[kills % len(self.moments)])
         self.orphans.update(family(self.driver.mark))
         kill(self.driver.last["began"]["java"])
         kill(self.driver.pid)
