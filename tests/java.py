@@ -15,13 +15,15 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 HOME = ROOT / "build" / "java"
 """The directory for ``JAVA_HOME``."""
+FAST = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""Options for processes that live for seconds."""
 _ARCHIVE = HOME / "classes.jsa"
 _SCRIPT = f"""#!/bin/sh
 # The Java of the tests: short-lived, so it uses the fast compiler, one thread for garbage
 # collection, and the classes saved by tests/java.py.
 archive={shlex.quote(str(_ARCHIVE))}
 [ -f "$archive" ] && set -- -XX:SharedArchiveFile="$archive" "$@"
-exec %s -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:disable -Xlog:all=error:stderr "$@"
+exec %s {FAST} -Xlog:disable -Xlog:all=error:stderr "$@"
 """
 
 

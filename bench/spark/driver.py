@@ -31,10 +31,14 @@ _VALUE = "cast(lpad(cast(id as string), {size}, 'x') as binary) as value"
 class Driver:
     """The measurements of one session."""
 
-    def __init__(self, spark: SparkSession, reading: Reading, directory: Path) -> None:
+    def __init__(
+        self, spark: SparkSession, reading: Reading, directory: Path, runs: int = 5
+    ) -> None:
+        """Measure the later half of ``runs``; the first ones warm up."""
         self._spark = spark
         self._reading = reading
         self._directory = directory
+        self._runs = runs
         self._names = 0
         self._query: StreamingQuery | None = None
 
@@ -89,13 +93,13 @@ class Driver:
         }
 
     def _timed(self, rows: int, work: Any) -> Json:
-        """Run twice to warm up, then repeatedly; return the median."""
+        """Run repeatedly; return the median of all but the runs that warm up."""
         times = []
-        for _ in range(5):
+        for _ in range(self._runs):
             began = time.monotonic()
             work()
             times.append(time.monotonic() - began)
-        seconds = median(times[2:])
+        seconds = median(times[self._runs // 2 :])
         return {"count": rows, "seconds": seconds, "rate": rows / seconds, "times": times}
 
     def _stream_all(self) -> None:

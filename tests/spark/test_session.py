@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 import aqueduct.spark
 from aqueduct.spark.java import _packaged, make_home
+from tests import java
 from tests.spark.landing import Landing
 
 USERS_OWN = """
@@ -80,6 +81,7 @@ def test_spark_finds_the_format_in_a_users_own_session_on_the_java_of_pip(
         "JAVA_HOME": str(make_home(packaged, tmp_path / "cache")),
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
+        "JAVA_TOOL_OPTIONS": java.FAST,
     }
     done = subprocess.run(
         [sys.executable, "-c", USERS_OWN, landing.path],
