@@ -43,7 +43,8 @@ SECTIONS: tuple[tuple[str, str, type[Any]], ...] = (
     ),
     (
         "QUIC: `aqueduct.QuicSettings`",
-        "`connect(..., options=QuicSettings(...))` and `serve(..., options=QuicSettings(...))`.",
+        "`connect(..., options=QuicSettings(...))` and `serve(..., options=QuicSettings(...))`. "
+        "TCP uses all but `max_packet`, `handshakes_before_retry` and `max_resets`.",
         QuicSettings,
     ),
     (

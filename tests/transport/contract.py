@@ -36,7 +36,7 @@ from aqueduct.protocol.events import (
     Writable,
 )
 from aqueduct.transport.base import Listener, Transport
-from aqueduct.transport.schemes import QuicSettings, connector_for, listen
+from aqueduct.transport.schemes import QuicSettings, connectors_for, listen
 from aqueduct.wire.chanid import ENTRYPOINT, Side
 from aqueduct.wire.frames import MessageFrame
 from tests.processes.peers import TIMEOUT, eventually
@@ -196,7 +196,7 @@ class TransportContract:
         )
 
     async def open(self, address: str, config: Config) -> Owner:
-        connector = connector_for(
+        (connector,) = connectors_for(
             address, trust=aqueduct.dev_trust(), options=self.options, early_data=False
         )
         route = (await connector.resolve())[0]

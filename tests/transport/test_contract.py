@@ -6,7 +6,7 @@ from tests.transport.contract import TransportContract
 
 
 class TestQuic(TransportContract):
-    address = "127.0.0.1:0"
+    address = "aqueduct+quic://127.0.0.1:0"
 
 
 class TestTcp(TransportContract):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Required, TypedDict, TypeVar, Unpack, overload
 
 from aqueduct.api.connection import (
@@ -14,6 +16,7 @@ from aqueduct.api.connection import (
     with_trace,
 )
 from aqueduct.api.handles import Sender
+from aqueduct.api.racing import RACE_DELAY, Winners, race
 from aqueduct.codec import CodecClass, codec_for
 from aqueduct.codec.registry import choose
 from aqueduct.errors import (
@@ -31,7 +34,7 @@ from aqueduct.runtime.headers import HeadersLike, to_pairs
 from aqueduct.security import Trust
 from aqueduct.transport.address import Route
 from aqueduct.transport.base import Connector
-from aqueduct.transport.schemes import QuicSettings, connector_for
+from aqueduct.transport.schemes import QuicSettings, connectors_for
 from aqueduct.wire.chanid import Side
 
 if TYPE_CHECKING:
@@ -42,6 +45,9 @@ T = TypeVar("T")
 
 CONNECT_TIMEOUT = 10.0
 RETRY_DELAY = 0.05
+
+_winners = Winners(monotonic)
+"""Servers of this process to which TCP has won, because UDP does not pass."""
 
 
 class ClientConnection(Connection[T]):
@@ -94,7 +100,8 @@ def connect(
 ) -> Connecting[Any]:
     """Connect to ``host:port``; the entrypoint sends messages of the given type.
 
-    ``aqueduct+tcp://host:port`` connects over TCP, where UDP does not pass: see docs/tcp.md.
+    This tries QUIC, and TCP if QUIC gets no answer within 250 ms: see docs/tcp.md.
+    ``aqueduct+quic://host:port`` and ``aqueduct+tcp://host:port`` try one of them.
     ``memory://name`` connects to a server in the same process, without a socket. ``trace`` is a
     `Trace`, or a directory for its Parquet files. Each of ``observers`` makes an
     `aqueduct.observe.Observer` of the connection: see docs/observing.md. ``codec`` is the format of
@@ -114,24 +121,33 @@ def connect(
     config = config_of(limits, delivery)
 
     async def open_() -> ClientConnection[Any]:
-        connector = connector_for(address, trust=trust, options=options, early_data=early_data)
+        connectors = connectors_for(address, trust=trust, options=options, early_data=early_data)
         error: AqueductError | None = None
+        ways = "UDP allowed" if len(connectors) == 1 else "UDP or TCP allowed"
         silence = ConnectTimeout(
             f"no answer from {address} within {timeout:g} s; "
-            "is the server running, and UDP allowed on the way?"
+            f"is the server running, and {ways} on the way?"
         )
         deadline = asyncio.get_running_loop().time() + timeout
-        routes = await _resolve_in_time(connector, deadline)
+        routes = await _resolve_in_time(connectors[0], deadline)
+
+        async def connect_to(
+            connector: Connector, route: Route, won: Callable[[], None]
+        ) -> ClientConnection[Any]:
+            return await _connect_to(
+                connector, route, won, kind, pairs, config, trace, observers, chosen
+            )
+
         while routes:
             # A silent address leaves time for those behind it.
             left = deadline - asyncio.get_running_loop().time()
             share = left / len(routes)
             route = routes.pop(0)
+            order = _winners.order(address, len(connectors))
+            attempts = [partial(connect_to, connectors[index], route) for index in order]
             try:
                 async with asyncio.timeout(share):
-                    connection = await _connect_to(
-                        connector, route, kind, pairs, config, trace, observers, chosen
-                    )
+                    index, connection = await race(attempts, RACE_DELAY)
             except TimeoutError:
                 error = error or silence
             except (HostUnreachable, GoingAway) as problem:
@@ -142,6 +158,7 @@ def connect(
                     routes.append(route)  # the server did not reject the connection: try again
                     await asyncio.sleep(RETRY_DELAY)
             else:
+                _winners.remember(address, order[index])
                 if not connection.is_ready:
                     connection._driver.fail_after(timeout, silence)
                 return connection
@@ -154,6 +171,7 @@ def connect(
 async def _connect_to(
     connector: Connector,
     route: Route,
+    won: Callable[[], None],
     kind: Any,
     headers: Any,
     config: Config,
@@ -161,7 +179,10 @@ async def _connect_to(
     observers: Sequence[ObserverFactory],
     codec: CodecClass | None,
 ) -> ClientConnection[Any]:
-    """Return a connection that is ready, or one that may send early data before it is."""
+    """Return a connection that is ready, or one that may send early data before it is.
+
+    It has ``won`` when its handshake is complete: the server then gets no other one's headers.
+    """
     core = ConnectionCore(Side.CLIENT, config, headers=headers)
     transport = connector.open(route, core)
     recorder: Trace | None = None
@@ -172,10 +193,15 @@ async def _connect_to(
         connection._driver.when_closed = lambda: close_trace(recorder)
         transport.start()
         if not transport.may_send_early:
+            await connection._driver.wait_established()
+            if transport.is_established:
+                won()
             await connection.wait_ready()
     except BaseException:
         # Closing the core ends the entrypoint too, so that its handle does not warn.
         core.close_connection(CloseCode.NO_ERROR, "", transport.now())
+        if transport.is_established:
+            transport.flush()  # the server may have accepted a connection that lost a race
         transport.abandon("the attempt to connect was given up")
         transport.close()
         await close_trace(recorder)

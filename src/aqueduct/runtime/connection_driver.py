@@ -169,6 +169,11 @@ class ConnectionDriver:
             self._failure_was_raised = True
             raise
 
+    async def wait_established(self) -> None:
+        """Wait until the transport's handshake is complete, or the connection has failed."""
+        while not self.transport.is_established and not self._ready.done():
+            await self._flushed.wait()
+
     def fail_after(self, seconds: float, error: AqueductError) -> None:
         """Fail with this error if the connection is not ready by then."""
         timer = self.loop.call_later(seconds, self.handle_failure, error)
@@ -192,6 +197,7 @@ class ConnectionDriver:
         self._ready.set_exception(error)
         self._ready.exception()  # asyncio would log an error that no task retrieves
         self._unready.wake_all()
+        self._flushed.wake_all()
 
     def accept(self, headers: HeaderPairs) -> None:
         """Accept a client with the server's headers."""

@@ -1,43 +1,64 @@
-"""Choose the transport for an address by its scheme.
+"""Choose the transports for an address by its scheme.
 
 ============================================ =======================================
 address                                      transport
 ============================================ =======================================
-``host:port`` or ``aqueduct://host:port``    `aqueduct.transport.quic`
+``host:port`` or ``aqueduct://host:port``    both of the next two
+``aqueduct+quic://host:port``                `aqueduct.transport.quic`
 ``aqueduct+tcp://host:port``                 `aqueduct.transport.tcp`
 ``memory://name``                            `aqueduct.transport.memory`
 ============================================ =======================================
 
-This is the only module outside a transport's folder that opens connections with it: another
-transport is added here.
+A server listens on both at the same port number; a client tries QUIC first. This is the only module
+outside a transport's folder that opens connections with it: another transport is added here.
 """
 
 from __future__ import annotations
 
-from aqueduct.errors import BindError, ConnectError, TLSError
+import socket
+from collections.abc import Sequence
+
+from aqueduct.errors import BindError, ConnectError
 from aqueduct.protocol.config import Config
 from aqueduct.security import ServerTLS, Trust
 from aqueduct.transport import memory
-from aqueduct.transport.address import QUIC_SCHEME, TCP_SCHEME
+from aqueduct.transport.address import (
+    QUIC_SCHEME,
+    TCP_SCHEME,
+    Route,
+    bind,
+    resolve,
+    split_address,
+)
+from aqueduct.transport.admission import Admission, Droppable
 from aqueduct.transport.base import Connector, Listener, MakeCore, OnTransport
+from aqueduct.transport.dual import DualListener
 from aqueduct.transport.quic.connector import QuicConnector
-from aqueduct.transport.quic.listener import listen as listen_on_quic
+from aqueduct.transport.quic.listener import QuicListener
+from aqueduct.transport.quic.tickets import ServerTickets
 from aqueduct.transport.settings import QuicSettings
 from aqueduct.transport.tcp.connector import TcpConnector
-from aqueduct.transport.tcp.listener import listen as listen_on_tcp
+from aqueduct.transport.tcp.listener import TcpListener
 
-__all__ = ["QuicSettings", "connector_for", "listen"]
+__all__ = ["QuicSettings", "connectors_for", "listen"]
+
+_FREE_PORTS = 64
+"""Ports of TCP that are tried until one is free for UDP, too."""
 
 
-def connector_for(
+def connectors_for(
     address: str, *, trust: Trust, options: QuicSettings | None, early_data: bool
-) -> Connector:
-    """Return the connector for an address; raise `ConnectError` if it is malformed."""
+) -> Sequence[Connector]:
+    """Return the connectors to try, the first one first; raise `ConnectError` if malformed."""
     if address.startswith(memory.SCHEME):
-        return memory.MemoryConnector(address)
-    if address.startswith(TCP_SCHEME):
-        return TcpConnector(address, trust, options or QuicSettings())
-    return QuicConnector(address, trust, options or QuicSettings(), early_data)
+        return [memory.MemoryConnector(address)]
+    chosen = options or QuicSettings()
+    connectors: list[Connector] = []
+    if not address.startswith(TCP_SCHEME):
+        connectors.append(QuicConnector(address, trust, chosen, early_data))
+    if not address.startswith(QUIC_SCHEME):
+        connectors.append(TcpConnector(address, trust, chosen))
+    return connectors
 
 
 async def listen(
@@ -55,21 +76,50 @@ async def listen(
     if address.startswith(memory.SCHEME):
         return memory.listen(address, chosen.handshake_timeout, make_core, on_transport)
     try:
-        if address.startswith(TCP_SCHEME):
-            return await listen_on_tcp(address, tls, chosen, config, make_core, on_transport)
-        listener = await listen_on_quic(
-            address,
-            tls,
-            chosen,
-            config,
-            make_core,
-            on_transport,
-            early_data=early_data,
-        )
+        host, port = split_address(address)
+        (route, *_) = await resolve(host or "0.0.0.0", port)
     except ConnectError as error:  # the address is malformed, or the host is unknown
-        if isinstance(error, TLSError):
-            raise
         raise BindError(f"cannot listen on {address}: {error}", address=address) from None
+    admission: Admission[Droppable] = Admission(chosen, config)
+    udp, tcp = _bind(route, address)
+    listeners: list[Listener] = []
+    try:
+        if udp is not None:
+            tickets = ServerTickets() if early_data else None
+            quic = QuicListener(
+                udp, chosen, tls, make_core, on_transport, tickets, config, admission
+            )
+            if tcp is None:
+                quic.address = QUIC_SCHEME + quic.address
+            listeners.append(quic)
+        if tcp is not None:
+            listeners.append(TcpListener(tcp, chosen, tls, make_core, on_transport, admission))
+    except BaseException:
+        for listener in listeners:
+            listener.close()
+        for sock in (udp, tcp):
+            if sock is not None:
+                sock.close()
+        raise
+    if len(listeners) == 1:
+        return listeners[0]
+    over_quic, over_tcp = listeners
+    return DualListener(over_quic, over_tcp, admission)
+
+
+def _bind(route: Route, address: str) -> tuple[socket.socket | None, socket.socket | None]:
+    """Return the sockets of UDP and of TCP that the scheme of an address asks for."""
+    family, where = route
     if address.startswith(QUIC_SCHEME):
-        listener.address = QUIC_SCHEME + listener.address
-    return listener
+        return bind(socket.SOCK_DGRAM, family, where, address), None
+    for attempt in range(_FREE_PORTS):
+        tcp = bind(socket.SOCK_STREAM, family, where, address)
+        if address.startswith(TCP_SCHEME):
+            return None, tcp
+        try:
+            return bind(socket.SOCK_DGRAM, family, tcp.getsockname()[:2], address), tcp
+        except BindError:
+            tcp.close()
+            if where[1] or attempt == _FREE_PORTS - 1:  # the port was not ours to choose
+                raise
+    raise AssertionError("the last attempt raises")

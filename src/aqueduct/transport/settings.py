@@ -15,7 +15,7 @@ _LONGEST = 86_400 * 365
 
 @dataclass(frozen=True)
 class QuicSettings:
-    """How QUIC behaves."""
+    """How QUIC behaves, and TCP where a setting is not about packets."""
 
     idle_timeout: float = field(
         default=15.0,
@@ -87,8 +87,8 @@ class QuicSettings:
         default=10_000,
         metadata=whole(
             "connections",
-            "Connections that one server socket serves at once; above that, it drops half-open "
-            "ones. One address gets nine tenths of them at most.",
+            "Connections that one server serves at once, over QUIC and TCP; above that, it drops "
+            "half-open ones. One address gets nine tenths of them at most.",
             least=1,
         ),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from aqueduct import Connection, Server
+from aqueduct.transport.dual import DualListener
 from aqueduct.transport.quic.listener import QuicListener
 from aqueduct.transport.quic.transport import QuicTransport
 
@@ -17,5 +18,7 @@ def transport_of(connection: Connection[Any]) -> QuicTransport:
 
 def listener_of(server: Server[Any]) -> QuicListener:
     listener = server._listener
+    if isinstance(listener, DualListener):
+        listener = listener.quic
     assert isinstance(listener, QuicListener)
     return listener

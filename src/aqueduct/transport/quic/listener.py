@@ -23,8 +23,8 @@ from qh3.quic.packet import (
 
 from aqueduct.protocol.config import Config
 from aqueduct.security import ServerTLS
-from aqueduct.transport.address import Address, bind, format_address, resolve, split_address
-from aqueduct.transport.admission import Admission, neighbourhood
+from aqueduct.transport.address import Address, format_address
+from aqueduct.transport.admission import Admission, Droppable, neighbourhood
 from aqueduct.transport.base import MakeCore, OnTransport
 from aqueduct.transport.quic.admission import Hidden, RetryTokens
 from aqueduct.transport.quic.bridge import Bridge
@@ -50,28 +50,6 @@ _MAX_CLOSING = 4
 """Connections closed for what QUIC holds that keep it while they may have to repeat the close."""
 
 
-async def listen(
-    address: str,
-    tls: ServerTLS,
-    options: QuicSettings,
-    config: Config,
-    make_core: MakeCore,
-    on_transport: OnTransport,
-    *,
-    early_data: bool,
-) -> QuicListener:
-    """Bind ``host:port`` and accept connections; raise `BindError` if that is impossible."""
-    host, port = split_address(address)
-    family, where = (await resolve(host or "0.0.0.0", port))[0]
-    sock = bind(socket.SOCK_DGRAM, family, where, address)
-    try:
-        tickets = ServerTickets() if early_data else None
-        return QuicListener(sock, options, tls, make_core, on_transport, tickets, config)
-    except BaseException:
-        sock.close()
-        raise
-
-
 class QuicListener(QuicEndpoint):
     """A `Listener` on a UDP socket."""
 
@@ -84,7 +62,9 @@ class QuicListener(QuicEndpoint):
         on_transport: OnTransport,
         tickets: ServerTickets | None = None,
         config: Config | None = None,
+        admission: Admission[Droppable] | None = None,
     ) -> None:
+        """``admission`` may count the connections of another listener, too."""
         self._settings = server_settings(tls, options)
         super().__init__(sock, options)
         self._make_core = make_core
@@ -92,7 +72,7 @@ class QuicListener(QuicEndpoint):
         self._tickets = tickets
         self._tokens = RetryTokens(monotonic)
         self._handshakes: dict[QuicTransport, asyncio.TimerHandle] = {}
-        self._admission: Admission[QuicTransport] = Admission(options, config or Config())
+        self._admission = admission or Admission(options, config or Config())
         self._hidden: Hidden[QuicTransport] = Hidden(config or Config())
         self._closing: deque[QuicTransport] = deque()
         """The last connections that were closed for their hidden state."""

@@ -13,16 +13,8 @@ import errno
 import socket
 from time import monotonic
 
-from aqueduct.protocol.config import Config
 from aqueduct.security import ServerTLS
-from aqueduct.transport.address import (
-    TCP_SCHEME,
-    Address,
-    bind,
-    format_address,
-    resolve,
-    split_address,
-)
+from aqueduct.transport.address import TCP_SCHEME, Address, format_address
 from aqueduct.transport.admission import Admission, Droppable, neighbourhood
 from aqueduct.transport.base import MakeCore, OnTransport
 from aqueduct.transport.settings import QuicSettings
@@ -35,27 +27,6 @@ _ACCEPTS_PER_TURN = 16
 _PAUSE = 0.5
 """Seconds after which a process without a free file descriptor accepts again."""
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-
-
-async def listen(
-    address: str,
-    tls: ServerTLS,
-    options: QuicSettings,
-    config: Config,
-    make_core: MakeCore,
-    on_transport: OnTransport,
-) -> TcpListener:
-    """Bind ``host:port`` and accept connections; raise `BindError` if that is impossible."""
-    host, port = split_address(address)
-    family, where = (await resolve(host or "0.0.0.0", port))[0]
-    admission: Admission[Droppable] = Admission(options, config)
-    sock = bind(socket.SOCK_STREAM, family, where, address)
-    sock.listen(_BACKLOG)
-    try:
-        return TcpListener(sock, options, tls, admission, make_core, on_transport)
-    except BaseException:
-        sock.close()
-        raise
 
 
 class _Arrival:
@@ -101,10 +72,11 @@ class TcpListener:
         sock: socket.socket,
         options: QuicSettings,
         tls: ServerTLS,
-        admission: Admission[Droppable],
         make_core: MakeCore,
         on_transport: OnTransport,
+        admission: Admission[Droppable],
     ) -> None:
+        """``admission`` may count the connections of another listener, too."""
         self._context = server_context(tls, ALPN)
         self.loop = asyncio.get_running_loop()
         self.options = options
@@ -121,6 +93,7 @@ class TcpListener:
         self._is_accepting = True
         self._resume: asyncio.TimerHandle | None = None
         sock.setblocking(False)
+        sock.listen(_BACKLOG)
         self.loop.add_reader(sock, self._acceptable)
 
     @property
