@@ -24,6 +24,8 @@ from tests.transport.quic.inside import transport_of
 MEGABYTE = 1_000_000
 SLOWEST = 60.0
 """Timeout of the well-behaved client in seconds, enough for a busy machine."""
+_PACE = 4_096
+"""Bytes that a flood of streams keeps queued."""
 
 
 class Watch:
@@ -168,6 +170,17 @@ class Attacker:
         if self.connection.is_open:
             self._quic.send_datagram_frame(data)
             self._send()
+
+    async def pace(self) -> None:
+        """Wait while much is queued: a probe of QUIC walks all queued streams for each packet.
+
+        Without this, a client that lost a few packets on a busy machine would need minutes.
+        """
+        await asyncio.sleep(0.001)
+        while self.connection.statistics()["send_buffer"] > _PACE:  # noqa: ASYNC110 -- no event
+            if not self.connection.is_open:
+                break
+            await asyncio.sleep(0.001)
 
     async def settle(self) -> None:
         """Wait until the server has acknowledged everything, or has closed the connection."""

@@ -140,7 +140,7 @@ async def open_channels(rude: Attacker, count: int) -> None:
     for number in range(count):
         rude.stream(version() + route_to(8 + 8 * number), fin=True)
         if number % 200 == 0:
-            await asyncio.sleep(0.001)
+            await rude.pace()
 
 
 @bounded
@@ -152,7 +152,7 @@ async def test_a_flood_of_streams_with_a_byte_each_is_bounded() -> None:
         for number in range(100_000):
             rude.stream(b"\xef")
             if number % 500 == 0:
-                await asyncio.sleep(0.001)
+                await rude.pace()
         await rude.settle()
         watch.look()
     assert watch.grown < 400 * MEGABYTE
@@ -210,7 +210,7 @@ async def test_routes_to_nonexistent_channels_are_bounded(frame: bytes) -> None:
         for number in range(30_000):
             rude.stream(version() + route_to(1 + 8 * number) + frame, fin=True)
             if number % 200 == 0:
-                await asyncio.sleep(0.001)
+                await rude.pace()
             if not rude.connection.is_open:
                 break
         await rude.settle()
