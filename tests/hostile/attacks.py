@@ -177,7 +177,7 @@ class Attacker:
         Without this, a client that lost a few packets on a busy machine would need minutes.
         """
         await asyncio.sleep(0.001)
-        while self.connection.statistics()["send_buffer"] > _PACE:  # noqa: ASYNC110 -- no event
+        while self.connection.statistics()["send_buffer"] > _PACE:
             if not self.connection.is_open:
                 break
             await asyncio.sleep(0.001)

@@ -15,7 +15,7 @@ from typing import Any, Self
 
 ROOT = Path(__file__).resolve().parents[3]
 _MARK = "TESTS_FAMILY"
-TIMEOUT = 120.0
+TIMEOUT = 300.0
 """Seconds; an idle machine needs a tenth of that for the slowest step."""
 
 
