@@ -36,7 +36,7 @@ async def answer_questions(endpoint: ipc.Endpoint[Either], answer: Callable[[str
             try:
                 await endpoint.send(message.source, reply, timeout=1)
             except aqueduct.DeliveryError as error:
-                print("nobody takes the answer:", type(error).__name__)
+                print("the answer was not delivered:", type(error).__name__)
 
 
 class Asker:

@@ -50,4 +50,4 @@ async def test_an_answer_to_an_asker_that_has_left_ends_nothing(
             assert await asker.ask(SERVER, "still there?", seconds=50) == "STILL THERE?"
             receiving.cancel()
         answering.cancel()
-    assert "nobody takes the answer" in capsys.readouterr().out
+    assert "the answer was not delivered" in capsys.readouterr().out

@@ -326,7 +326,7 @@ async def test_a_client_that_keeps_sending_notices_a_killed_server(scheme: str) 
             assert isinstance(error, ConnectionLost)
             assert (error.code, error.by_peer) == (aqueduct.CloseCode.IDLE, False)
             if scheme == TCP:
-                assert "went away without a close" in str(error)
+                assert "disconnected without a close" in str(error)
             else:
                 where = server.address.removeprefix(scheme)
                 assert re.search(rf"nothing came from {where} for \d+\.\d s$", str(error))
@@ -335,7 +335,7 @@ async def test_a_client_that_keeps_sending_notices_a_killed_server(scheme: str) 
 @bounded
 async def test_a_restarted_server_tells_its_old_clients(scheme: str) -> None:
     """AQ-IDLE-3; over TCP the kernel tells them (AQ-TCP-11)."""
-    expected = ("went away without a close", aqueduct.CloseCode.IDLE)
+    expected = ("disconnected without a close", aqueduct.CloseCode.IDLE)
     if scheme != TCP:
         expected = ("may have been restarted", aqueduct.CloseCode.TRANSPORT)
     options = aqueduct.QuicSettings(idle_timeout=600.0, keep_alive=0.2)

@@ -47,7 +47,7 @@ CONNECT_TIMEOUT = 10.0
 RETRY_DELAY = 0.05
 
 _winners = Winners(monotonic)
-"""Servers of this process to which TCP has won, because UDP does not pass."""
+"""Servers that this process reached over TCP first, because UDP is blocked on the path."""
 
 
 class ClientConnection(Connection[T]):
@@ -126,7 +126,7 @@ def connect(
         ways = "UDP allowed" if len(connectors) == 1 else "UDP or TCP allowed"
         silence = ConnectTimeout(
             f"no answer from {address} within {timeout:g} s; "
-            f"is the server running, and {ways} on the way?"
+            f"is the server running, and {ways} on the path?"
         )
         deadline = asyncio.get_running_loop().time() + timeout
         routes = await _resolve_in_time(connectors[0], deadline)

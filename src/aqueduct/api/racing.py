@@ -1,4 +1,4 @@
-"""A race between transports: the preferred one first, and the next one soon after."""
+"""Connection racing: start the preferred transport first, and the next one after a short delay."""
 
 from __future__ import annotations
 
@@ -12,22 +12,21 @@ from aqueduct.errors import HandshakeFailed, HostUnreachable
 T = TypeVar("T")
 
 RACE_DELAY = 0.25
-"""Seconds after which the next transport is tried, while the one before has not answered."""
+"""Seconds to wait for an answer over one transport before the next one is tried as well."""
 REMEMBERED = 600.0
-"""Seconds for which a server's winner is preferred."""
+"""Seconds for which the transport that won the last race to a server is tried first."""
 _MOST_REMEMBERED = 1_024
 
 Attempt = Callable[[Callable[[], None]], Coroutine[Any, Any, T]]
-"""One way to get the result. It calls its argument when it has won, if not when it returns."""
+"""One way to get the result. It has won when it calls its argument, or else when it returns."""
 
 
 async def race(attempts: Sequence[Attempt[T]], delay: float) -> tuple[int, T]:
     """Return the first attempt that wins, by its index, and its result.
 
-    The attempts begin in order: the next one when the one before has failed, or after ``delay``
-    seconds. One that has won ends the others. If all have failed, this raises the first error, or
-    one that says that another try may succeed. An error that is an answer of the server ends the
-    race.
+    The attempts start in order: each when the previous one has failed, or ``delay`` seconds after
+    its start. The winner cancels the others. If all fail, this raises the first error, or a later
+    one after which a retry may succeed. An error that the server has answered with ends the race.
     """
     running: dict[asyncio.Task[T], int] = {}
     winner: asyncio.Task[T] | None = None
@@ -71,10 +70,10 @@ async def race(attempts: Sequence[Attempt[T]], delay: float) -> tuple[int, T]:
 
 
 class Winners:
-    """Which transport has won the last race to a server, for a while.
+    """Remembers for `REMEMBERED` seconds which transport won the last race to a server.
 
-    What has won because another one was blocked is tried first the next time. Later the usual order
-    counts again: what was blocked may pass.
+    That transport is tried first. After that time the default order applies again, because the path
+    may no longer block the others.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -83,7 +82,7 @@ class Winners:
         """The index of the transport that has won, and until when it is preferred."""
 
     def order(self, server: str, count: int) -> list[int]:
-        """Return the order in which to try so many transports."""
+        """Return the order in which to try this number of transports, as indices."""
         indices = list(range(count))
         index, until = self._won.get(server, (0, 0.0))
         if index and self._clock() < until:
@@ -91,7 +90,7 @@ class Winners:
         return indices
 
     def remember(self, server: str, index: int) -> None:
-        """Remember a winner, unless it was remembered already."""
+        """Remember a winner, unless it is remembered already."""
         now = self._clock()
         before, until = self._won.get(server, (-1, 0.0))
         if before == index and now < until:

@@ -466,7 +466,7 @@ def serve(
 ) -> Serving[Any]:
     """Serve on ``host:port``; each connection's entrypoint receives messages of the given type.
 
-    This listens on UDP for QUIC, and on TCP for clients whose UDP does not pass: see docs/tcp.md.
+    This listens on UDP for QUIC, and on TCP for clients whose UDP is blocked: see docs/tcp.md.
     ``aqueduct+quic://host:port`` and ``aqueduct+tcp://host:port`` listen on one of them.
     ``memory://name`` serves clients in the same process, without a socket. ``trace`` is a `Trace`,
     or a directory for its Parquet files. Each of ``observers`` makes an `aqueduct.observe.Observer`

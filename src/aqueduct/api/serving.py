@@ -205,7 +205,7 @@ class _Work:
             return
 
     def _handle_closed(self, sender: Sender[Any]) -> None:
-        """Cancel the handler if its caller has given up: nobody waits for an answer."""
+        """Cancel the handler if its caller has given up, and so does not wait for the reply."""
         self._closed = True
         if sender is self._reply or not any(one._port.is_open() for one in self._senders):
             self._is_abandoned = True

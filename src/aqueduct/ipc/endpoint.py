@@ -261,8 +261,8 @@ class Endpoint(Generic[T]):
     def resize(self, max_pdu: int) -> None:
         """Change the PDU size of new transfers, within what the transport carries (IPC-CONF-4).
 
-        Transfers under way keep theirs. A sender whose PDU is too large for this endpoint is told,
-        and cuts its message anew.
+        Transfers that have begun keep theirs. A sender whose PDUs are too large for this endpoint
+        is notified, and splits its message again.
         """
         self._check_open()
         self._check_loop()
@@ -277,7 +277,7 @@ class Endpoint(Generic[T]):
     def change_owner(self) -> None:
         """Take a new owner id now, before `IpcSettings.owner_id_lifetime` has passed (IPC-ID-1).
 
-        Senders that know the former id are told the new one, at the cost of a round trip; no
+        Senders that know the previous id are sent the new one, at the cost of a round trip; no
         transfer is interrupted.
         """
         self._check_open()

@@ -11,16 +11,16 @@ from aqueduct.wire.primitives import HeaderPairs
 TIMEOUT = b"aqueduct-timeout"
 """The header of a request with the milliseconds that are left for it (AQ-CALL-2)."""
 MAX_TIMEOUT = 1_000_000_000_000
-"""Milliseconds; a longer timeout is as good as none."""
+"""Milliseconds; a longer timeout counts as none."""
 ERROR = b"aqueduct-error"
 """The header of a message that is an error instead of a value (AQ-CALL-3)."""
 MAX_TEXT = 1_024
-"""Bytes of the text of an error; a longer one is cut."""
+"""Bytes of the text of an error; a longer one is truncated."""
 
 INVALID_REQUEST = "invalid-request"
 """The request could not be decoded (AQ-CALL-5)."""
 INTERNAL = "internal"
-"""The handler failed, for reasons that are not the caller's business."""
+"""The handler failed; the reason is not disclosed to the caller."""
 DEADLINE_EXCEEDED = "deadline-exceeded"
 """The handler was cancelled at the deadline of the request."""
 UNKNOWN = "unknown"
@@ -58,6 +58,6 @@ def error_of(headers: HeaderPairs) -> CallError | None:
             known = code.decode("ascii", "replace")
             if not CALL_CODE.fullmatch(known):
                 known = UNKNOWN
-            # A cut text may end within a character.
+            # A truncated text may end within a character.
             return CallError(known, text.decode("utf-8", "ignore"), by_peer=True)
     return None

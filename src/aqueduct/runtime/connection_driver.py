@@ -582,7 +582,7 @@ def is_behind(port: NetworkSendPort) -> bool:
 
 
 def abandon_port(port: Port) -> None:
-    """End a half that nobody has claimed."""
+    """End an unclaimed half."""
     port.abandon()
 
 

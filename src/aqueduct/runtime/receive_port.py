@@ -402,7 +402,7 @@ class NetworkReceivePort:
                     break
         if reply is None:
             return bool(message.attachments)
-        # An error of the application's own code is none of the caller's business.
+        # Do not disclose an error of the application's own code to the caller.
         text = str(error) if error.__cause__ is None else "the request could not be read"
         try:
             reply.send_error(error_header(INVALID_REQUEST, text))

@@ -68,7 +68,7 @@ from aqueduct.wire.frames import (
 from aqueduct.wire.primitives import HeaderPairs
 
 SHORTLY = 0.005
-"""What the draft calls shortly after."""
+"""Seconds of delay, where the draft says "shortly after"."""
 RECEIPT_DEADLINE = 1.0
 MEMORY = 1.0
 """How long an ended channel of the peer's creation is remembered."""
@@ -264,7 +264,7 @@ class DraftCore(DraftOutput):
         return None if self._ended or due == NEVER else due
 
     def leftovers(self) -> list[str]:
-        """Describe the halves that did not end: among them are ghosts that nobody forgot."""
+        """Describe the halves that did not end, including ghosts that were never forgotten."""
         if self._ended:
             return []
         return [
@@ -437,7 +437,7 @@ class DraftCore(DraftOutput):
         if sender is not None and sender.open:
             return sender
         if sender is None:
-            raise ReceiverClosed("the receiver is gone", channel=channel)
+            raise ReceiverClosed("the receiver has ended", channel=channel)
         raise ChannelClosed("the sender was finished or cancelled", channel=channel)
 
     def _claim(self, channel: int) -> None:

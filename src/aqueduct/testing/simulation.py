@@ -138,7 +138,7 @@ class Simulation:
         self.applications[side].react()
 
     def _lose_connection(self, time: float) -> None:
-        self.pair.network.kill(CloseCode.IDLE, "the network is gone", self._random.random())
+        self.pair.network.kill(CloseCode.IDLE, "the network is down", self._random.random())
 
     def _close(self, application: Application) -> None:
         if not application.over:

@@ -1,4 +1,4 @@
-"""Notices a silent peer: pings it first, and then takes it for dead (AQ-IDLE-1, AQ-IDLE-2)."""
+"""Detects a silent peer: pings it first, then declares it dead (AQ-IDLE-1, AQ-IDLE-2)."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Liveness:
         self._plan()
 
     def stop(self) -> None:
-        """Leave the peer alone: the connection is closed."""
+        """Stop checking the peer, because the connection is closed."""
         self.due_at = NEVER
 
     def silence(self, now: float) -> float:
@@ -82,13 +82,13 @@ class Liveness:
         return max(timeout, 3 * self._hearing.probe_timeout())
 
     def check(self, now: float) -> Verdict:
-        """Return what is due, and set `due_at` anew."""
+        """Return what is due, and update `due_at`."""
         heard, timeout = self._hearing.heard_at, self.timeout()
         is_late = now - self.due_at > timeout / PINGS
         since = max(heard, self._since)
         latest = now - timeout * (1 - 1 / PINGS)
         if is_late and since < latest and self._delayed_since != heard:
-            # Once for each silence, so that a busy process notices a dead peer, too.
+            # Once per silence, so that a busy process detects a dead peer, too.
             self._delayed_since = heard
             self._since = since = latest
         if now >= since + timeout:

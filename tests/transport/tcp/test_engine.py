@@ -382,7 +382,7 @@ def test_input_that_ends_without_a_close_is_a_lost_peer(cause: str) -> None:
     end.engine.handle_end_of_input(cause, 1.0)
     end.flush()
     assert (end.ending.code, end.ending.by_peer) == (CloseCode.IDLE, False)
-    assert "192.0.2.1:4433 went away without a close" in end.ending.reason
+    assert "192.0.2.1:4433 disconnected without a close" in end.ending.reason
     assert cause in end.ending.reason
     end.engine.handle_end_of_input("again", 2.0)
     assert len(end.of(ConnectionEnded)) == 1

@@ -140,7 +140,7 @@ def _problem_of(
     if how is End.CONNECTION:
         # A close waits for what was written, for ever if that needs streams (AQ-STREAM-9).
         gone = facts.gone[side] <= time or facts.record.backlog
-        return None if gone else "the connection is alive"
+        return None if gone else "the connection is open"
     if how is End.FINISHED and channel.finish_asked > time:
         return "the sender was not finished"
     if how is End.CANCELLED:

@@ -201,7 +201,7 @@ def forgets_are_rare(facts: RunFacts) -> Iterator[Violation]:
 
 @checker
 def ghosts_are_forgotten(facts: RunFacts) -> Iterator[Violation]:
-    """A ROUTE_TO for a channel that is gone is answered with FORGET_CHANNEL (AQ-ROUTE-5).
+    """A ROUTE_TO for a channel that has ended is answered with FORGET_CHANNEL (AQ-ROUTE-5).
 
     Its creator waits for a second without another one, but at most five, if the channel ended in
     good order. If it was lost, what comes within a second of FORGET_CHANNEL waits (AQ-ROUTE-6).

@@ -1,4 +1,4 @@
-"""Notices that a path no longer carries packets over 1,200 bytes (RFC 8899, 4.3)."""
+"""Detects that a path no longer carries packets over 1,200 bytes (RFC 8899, 4.3)."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class BlackHole:
         after = {packet[0] for packet in core.outstanding_application_packets}
         gone = sum(1 for number, size, _ in before if size > SMALL and number not in after)
         if gone > core.loss_total - self._lost_before:
-            self._proven_at = now  # more are gone than were lost
+            self._proven_at = now  # some were acknowledged: more disappeared than were lost
             self._lost = 0
         elif gone:
             if not self._lost:

@@ -166,10 +166,11 @@ class QuicEndpoint:
             self.loop.call_soon(self._handle_error)
 
     def _handle_error(self) -> None:
-        """Handle an error of the socket, and watch the socket anew.
+        """Handle an error of the socket, and register its reader again.
 
-        uvloop stops watching a socket that has an error, and does not tell. It is too early to
-        watch it anew where the error is read: uvloop may have yet to see it in this turn.
+        uvloop removes the reader of a socket that has an error, and does not report it. Where the
+        error is read it is too early to add the reader again: uvloop may process the error later
+        in this turn.
         """
         self._error_due = False
         error, self.udp.error = self.udp.error, None

@@ -57,8 +57,8 @@ _STATED_DATAGRAM = 65_535
 _UNIDIRECTIONAL = 2
 
 PING_EVERY: Final = 0.05
-"""Seconds between two pings while this side sends. Their answers measure the round-trip time, and
-the lack of an answer shows that what is sent is late."""
+"""Seconds between two pings while this side sends. Their answers measure the round-trip time; a
+missing answer shows that data is delayed."""
 _RETRANSMISSION = 0.2
 """Seconds that TCP waits for an ack before it retransmits, at least."""
 
@@ -170,7 +170,7 @@ class QmuxEngine:
         """End the connection: TCP has ended without a close (AQ-TCP-11)."""
         peer = format_address(self._peer)
         why = f" ({cause})" if cause else ""
-        self.lose(CloseCode.IDLE, f"{peer} went away without a close{why}", now)
+        self.lose(CloseCode.IDLE, f"{peer} disconnected without a close{why}", now)
 
     def next_timer(self) -> float | None:
         """Return when `handle_timer` is due."""

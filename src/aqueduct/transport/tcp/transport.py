@@ -39,8 +39,9 @@ _NEVER = float("inf")
 _CLOSING = 3.0
 """Seconds in which a close has to leave, behind what waits for the socket."""
 _LINGER = 1.0
-"""Seconds after a close in which the peer may close, too. What it sends meanwhile is discarded: a
-socket that is closed before it was read to its end takes back what it has sent."""
+"""Seconds after a close in which the peer may close, too. What it sends until then is read and
+discarded: closing a socket with unread data resets the connection, and the peer would lose what it
+has not read yet."""
 _UNSENT = 128 * 1024
 """Bytes that the kernel buffers ahead of the network, where nothing can overtake them."""
 _FOREIGN_REASONS = (
