@@ -14,8 +14,8 @@ import aqueduct
 from aqueduct.api import client
 from aqueduct.api.racing import REMEMBERED, Attempt, Winners, race
 from aqueduct.errors import HandshakeFailed, HostUnreachable, Refused, TLSError
-from aqueduct.transport.dual import DualListener
 from aqueduct.transport.quic.transport import QuicTransport
+from aqueduct.transport.schemes import DualListener
 from aqueduct.transport.tcp.transport import TcpTransport
 from tests.processes.peers import TIMEOUT, eventually
 

@@ -210,7 +210,11 @@ class Endpoint(Generic[T]):
         if not self._is_open:
             return
         try:
-            await self._end_handlers({task for task in self._tasks if task is not closer})
+            handlers = {task for task in self._tasks if task is not closer}
+            for task in handlers:
+                task.cancel()
+            if handlers:
+                await asyncio.wait(handlers)
             if closer in self._tasks:
                 await asyncio.wait({closer})
         finally:
@@ -221,12 +225,6 @@ class Endpoint(Generic[T]):
                 if not receiver.done():
                     receiver.set_result(None)
             await self._transport.close()
-
-    async def _end_handlers(self, tasks: set[asyncio.Task[None]]) -> None:
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
 
     def __del__(self) -> None:
         if getattr(self, "_is_open", False) and not self._closed:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from aqueduct import Connection, Server
-from aqueduct.transport.dual import DualListener
 from aqueduct.transport.quic.listener import QuicListener
 from aqueduct.transport.quic.transport import QuicTransport
+from aqueduct.transport.schemes import DualListener
 
 
 def transport_of(connection: Connection[Any]) -> QuicTransport:
