@@ -5,8 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests import java
+
+# An example may take any time, because the machine may be busy.
+settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("tests")
 
 GROUPS = {
     "killed": ("tests/spark/crashes/", "tests/cluster/"),

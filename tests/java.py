@@ -15,6 +15,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 HOME = ROOT / "build" / "java"
 """The directory for ``JAVA_HOME``."""
+WORKERS = ROOT / "tests" / "spark" / "workers"
+"""A directory for ``PYTHONPATH``: what it contains lets Spark's Python workers start faster."""
 FAST = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """Options for processes that live for seconds."""
 _ARCHIVE = HOME / "classes.jsa"
@@ -45,6 +47,8 @@ def use() -> None:
         temporary.chmod(0o755)
         temporary.rename(script)
     os.environ["JAVA_HOME"] = str(HOME)
+    path = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(WORKERS), *([path] if path else [])])
 
 
 def main() -> None:

@@ -14,6 +14,7 @@ from types import TracebackType
 import pyspark
 
 from aqueduct.spark.java import find_java
+from tests import java
 from tests.spark.crashes.lab import ROOT, command, family, kill, mark
 
 HOME = Path(pyspark.__file__).parent
@@ -88,7 +89,7 @@ class Cluster:
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_DAEMON_MEMORY": "256m",
             # As if the package was installed where the workers are.
-            "PYTHONPATH": os.pathsep.join([*sys.path, str(ROOT)]),
+            "PYTHONPATH": os.pathsep.join([str(java.WORKERS), *sys.path, str(ROOT)]),
         }
 
     def _stop(self) -> None:

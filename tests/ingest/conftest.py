@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType
 
 import pytest
 
 from aqueduct.ingest.server.server import IngestServer
 from aqueduct.security import ServerTLS, Trust, make_authority, make_certificate, trust
 from tests.ingest.lab import Lab
-
-HARD_LIMIT = 120.0
+from tests.isolation import HARD_LIMIT, time_limit
 
 if sys.platform != "linux":
     # The name of an open file is read from /proc.
@@ -39,14 +36,8 @@ def trusted(authority: ServerTLS) -> Trust:
 
 @pytest.fixture(autouse=True)
 def hard_limit() -> Iterator[None]:
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise TimeoutError(f"the test did not end within {HARD_LIMIT:g} s")
-
-    previous = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, HARD_LIMIT)
-    yield
-    signal.setitimer(signal.ITIMER_REAL, 0)
-    signal.signal(signal.SIGALRM, previous)
+    with time_limit(HARD_LIMIT):
+        yield
 
 
 @pytest.fixture

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType
 
 import pytest
 
+from tests.isolation import own_certificates, time_limit
 from tests.processes import peers
-
-HARD_LIMIT = 150.0
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -34,22 +30,11 @@ def scheme(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
 @pytest.fixture(scope="session", autouse=True)
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     directory = tmp_path_factory.mktemp("certificates")
-    before = os.environ.get("AQUEDUCT_DEV_DIR")
-    os.environ["AQUEDUCT_DEV_DIR"] = str(directory)
-    yield directory
-    if before is None:
-        del os.environ["AQUEDUCT_DEV_DIR"]
-    else:
-        os.environ["AQUEDUCT_DEV_DIR"] = before
+    with own_certificates(directory):
+        yield directory
 
 
 @pytest.fixture(autouse=True)
 def hard_limit() -> Iterator[None]:
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise TimeoutError(f"the test did not end within {HARD_LIMIT:g} s")
-
-    previous = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, HARD_LIMIT)
-    yield
-    signal.setitimer(signal.ITIMER_REAL, 0)
-    signal.signal(signal.SIGALRM, previous)
+    with time_limit():
+        yield

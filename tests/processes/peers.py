@@ -17,7 +17,7 @@ from tests.forking import AsyncForked
 
 TIMEOUT = 60.0
 """Seconds within which a process answers on a busy machine."""
-HANGS = 120.0
+HANGS = 240.0
 """Time limit of a test, in seconds."""
 LINE = 64 * 1024 * 1024
 """The longest line that a process prints."""

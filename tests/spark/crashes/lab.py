@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
+from tests import java
+
 ROOT = Path(__file__).resolve().parents[3]
 _MARK = "TESTS_FAMILY"
 TIMEOUT = 300.0
@@ -42,7 +44,7 @@ class Script:
             env={
                 **os.environ,
                 **self.mark,
-                "PYTHONPATH": os.pathsep.join([*sys.path, str(ROOT)]),
+                "PYTHONPATH": os.pathsep.join([str(java.WORKERS), *sys.path, str(ROOT)]),
             },
             cwd=ROOT,
         )

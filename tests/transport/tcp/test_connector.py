@@ -71,7 +71,7 @@ async def test_a_silent_server_is_a_timeout() -> None:
 
 async def test_a_server_that_hangs_up_is_tried_again_until_the_timeout() -> None:
     async with server(hang_up) as address:
-        with pytest.raises(aqueduct.HandshakeFailed, match="went away"):
+        with pytest.raises(aqueduct.HandshakeFailed, match="disconnected without a close"):
             await aqueduct.connect(address, trust=aqueduct.Trust(), timeout=0.3)
 
 
