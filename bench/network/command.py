@@ -14,7 +14,7 @@ from pathlib import Path
 import aqueduct
 from bench.builds import ROOT, SOURCES, best
 from bench.network import machine, processes
-from bench.network.goals import OURS, PURE
+from bench.network.goals import OURS, OVER_TCP, PURE
 from bench.network.measures import Measure, Row
 from bench.network.peer import Json
 from bench.network.report import Run, as_document, as_markdown, number
@@ -68,7 +68,7 @@ def parse_arguments(suite: Suite, words: list[str]) -> argparse.Namespace:
         metavar="NAME,...",
         type=partial(choose_peers, suite),
         default=suite.peers,
-        help=f"these peers, and ours in any case; there are {names}",
+        help=f"these peers, and ours unless one of ours is named; there are {names}",
     )
     parser.add_argument("--runs", metavar="N", type=positive, default=3, help="of each (3)")
     parser.add_argument(
@@ -116,7 +116,7 @@ def measure_all(run: Run, wanted: Sequence[Measure]) -> None:
             if repeated:
                 measure_one(run, peer, repeated, label)
             for each in mine:
-                if each.once and number_ == 1 and peer.name == OURS:
+                if each.once and number_ == 1 and peer.name in run.suite.ours:
                     measure_one(run, peer, [each], label)  # its memory must start small
             save(run)
 
@@ -124,7 +124,7 @@ def measure_all(run: Run, wanted: Sequence[Measure]) -> None:
 def takes_part(peer: Peer, measure: Measure) -> bool:
     if measure.name in peer.skips:
         return False
-    return peer.name in (OURS, PURE) or not measure.ours_only
+    return peer.name in (OURS, OVER_TCP, PURE) or not measure.ours_only
 
 
 def measure_one(run: Run, peer: Peer, wanted: Sequence[Measure], label: str) -> None:

@@ -2,14 +2,17 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from bench.network.figures import Summary
 from bench.network.measures import CHANNELS, CROWD, CROWDED, FLIGHT, GOAL_RATE, PROBES
 
 OURS = "aqueduct"
-"""As pip installs it here: with a compiled core if there is a compiler."""
+"""As pip installs it here: with a compiled core if there is a compiler. Channels are over QUIC."""
+OVER_TCP = "aqueduct-tcp"
+"""The same over TCP."""
 PURE = "aqueduct-pure"
-"""The uncompiled sources."""
+"""The uncompiled sources, over QUIC."""
 IPC_OURS = "ipc-udp"
 """ScalableIPC as it is used on one host."""
 
@@ -26,12 +29,18 @@ class Goal:
     limit: float
     at_least: bool
     of: str | None = None
+    of_row: str | None = None
+    """The row of that peer, if it is another one."""
+    ours: str = OURS
+    """The peer whose figure is judged."""
 
     @property
     def text(self) -> str:
         sign = "≥" if self.at_least else "≤" if self.of else "<"
-        bound = f"{self.limit:g} times {self.of}" if self.of else f"{self.limit:,g}"
-        return f"{sign} {bound}"
+        if self.of is None:
+            return f"{sign} {self.limit:,g}"
+        compared = f"{self.of_row} of {self.of}" if self.of_row else self.of
+        return f"{sign} {self.limit:g} times {compared}"
 
 
 @dataclass(frozen=True)
@@ -54,29 +63,41 @@ class Verdict:
         return {True: "met", False: "not met", None: "not measured"}[self.met]
 
 
+def _of_channels(ours: str, zenoh: str, connect: float) -> tuple[Goal, ...]:
+    """Return the goals over one transport; ``zenoh`` uses the same one."""
+    at_least = partial(Goal, ours=ours, at_least=True)
+    at_most = partial(Goal, ours=ours, at_least=False)
+    return (
+        at_least("R100.rate", "100-byte messages", 1.5, of=zenoh),
+        at_least("R1K.rate", "1-KiB messages", 1.5, of=zenoh),
+        at_least("T64K.megabytes", "64-KiB messages", 1.5, of=zenoh),
+        at_most("L.p50", "round trip, p50", 1.0, of=zenoh),
+        at_most("H.median", "connect and first answer", connect, of=zenoh),
+        at_most("CALL.p50", "`call`, p50", 1.3, of=ours, of_row="L.p50"),
+        *(
+            at_most(f"{name}.{probe}_share", f"{what} beside {bulk}, p99", 1.0)
+            for name, bulk in (("BULK", "bulk"), (f"BULK{CROWDED}", f"{CROWDED} channels in bulk"))
+            for probe, what in PROBES.items()
+        ),
+        at_least("TYPED.rate", "typed messages/s", 250_000),
+        at_least("UNORDERED.rate", "unordered messages/s", 60_000),
+        at_least("UNRELIABLE.rate", "unreliable messages/s", 200_000),
+        at_most("MEMORY.client", f"{CHANNELS:,} live channels, MB in the client", 600),
+        at_most("MEMORY.server", f"{CHANNELS:,} live channels, MB in the server", 600),
+    )
+
+
 GOALS = (
-    Goal("R100.rate", "100-byte messages", 1.0, at_least=True, of="zenoh-tls"),
-    Goal("T64K.megabytes", "64-KiB messages", 0.8, at_least=True, of="zenoh-tls"),
-    Goal("T64K.megabytes", "64-KiB messages", 2.0, at_least=True, of="zenoh-quic"),
-    Goal("L.p50", "round trip, p50", 1.0, at_least=False, of="zenoh-tls"),
-    Goal("H.median", "connect and first answer", 0.7, at_least=False, of="zenoh-quic"),
-    *(
-        Goal(f"{name}.{probe}_share", f"{what} beside {bulk}, p99", 1.0, at_least=False)
-        for name, bulk in (("BULK", "bulk"), (f"BULK{CROWDED}", f"{CROWDED} channels in bulk"))
-        for probe, what in PROBES.items()
-    ),
-    Goal("TYPED.rate", "typed messages/s", 250_000, at_least=True),
-    Goal("UNORDERED.rate", "unordered messages/s", 60_000, at_least=True),
-    Goal("UNRELIABLE.rate", "unreliable messages/s", 200_000, at_least=True),
-    Goal("MEMORY.client", f"{CHANNELS:,} live channels, MB in the client", 600, at_least=False),
-    Goal("MEMORY.server", f"{CHANNELS:,} live channels, MB in the server", 600, at_least=False),
+    *_of_channels(OURS, "zenoh-quic", connect=0.7),
+    *_of_channels(OVER_TCP, "zenoh-tls", connect=1.0),
 )
 
+_of_ipc = partial(Goal, ours=IPC_OURS)
 
 IPC_GOALS = (
-    Goal("F100.rate", f"100-byte messages/s, {FLIGHT} in flight", 25_000, at_least=True),
-    Goal("F64K.megabytes", f"64-KiB messages, {FLIGHT} in flight, MB/s", 300, at_least=True),
-    Goal("S100.p50", "a lone message, p50", 1.2, at_least=False, of="zmq-router"),
+    _of_ipc("F100.rate", f"100-byte messages/s, {FLIGHT} in flight", 25_000, at_least=True),
+    _of_ipc("F64K.megabytes", f"64-KiB messages, {FLIGHT} in flight, MB/s", 300, at_least=True),
+    _of_ipc("S100.p50", "a lone message, p50", 1.2, at_least=False, of="zmq-router"),
 )
 
 INGEST_GOALS = (
@@ -98,17 +119,16 @@ SPARK_GOALS = (
 )
 
 
-def ratio(results: Results, row: str, peer: str, ours: str = OURS) -> float | None:
+def ratio(mine: Summary | None, theirs: Summary | None) -> float | None:
     """Return our median divided by a peer's."""
-    mine = results.get(ours, {}).get(row)
-    theirs = results.get(peer, {}).get(row)
     if mine is None or theirs is None or not theirs.median:
         return None
     return mine.median / theirs.median
 
 
-def judge(goal: Goal, results: Results, ours: str = OURS) -> Verdict:
+def judge(goal: Goal, results: Results) -> Verdict:
+    mine = results.get(goal.ours, {}).get(goal.row)
     if goal.of is not None:
-        return Verdict(goal, ratio(results, goal.row, goal.of, ours))
-    mine = results.get(ours, {}).get(goal.row)
+        theirs = results.get(goal.of, {}).get(goal.of_row or goal.row)
+        return Verdict(goal, ratio(mine, theirs))
     return Verdict(goal, mine.median if mine is not None else None)

@@ -46,10 +46,10 @@ class Run:
         results = self.results()
         if self.effort.channels < CHANNELS:
             # With fewer channels than the goal names, it counts as not measured.
-            name = self.suite.ours
-            ours = results.get(name, {})
-            results[name] = {row: ours[row] for row in ours if not row.startswith("MEMORY.")}
-        return [judge(goal, results, self.suite.ours) for goal in self.suite.goals]
+            for peer, rows in results.items():
+                kept = (row for row in rows if not row.startswith("MEMORY."))
+                results[peer] = {row: rows[row] for row in kept}
+        return [judge(goal, results) for goal in self.suite.goals]
 
 
 def summaries(rounds: Sequence[Json], rows: Sequence[Row]) -> dict[str, Summary]:
@@ -89,25 +89,38 @@ def as_markdown(run: Run) -> str:
     results = run.results()
     parts = [
         figures_table(run, results),
-        goals_table(run.verdicts()),
+        *(
+            goals_table(run.verdicts(), peer.name)
+            for peer in run.peers
+            if peer.name in run.suite.ours
+        ),
         "\n".join(f"- {line}" for line in notes(run)),
     ]
     return "\n\n".join(parts) + "\n"
 
 
 def figures_table(run: Run, results: Results) -> str:
-    name_of_ours = run.suite.ours
-    ours = [name_of_ours] if name_of_ours in results else []
+    """Return the figures: each of ours with its ratios to the peers, then the peers."""
+    ours = {
+        name: [peer for peer in compared if peer in results]
+        for name, compared in run.suite.ours.items()
+        if name in results
+    }
     others = [peer.name for peer in run.peers if peer.name in results and peer.name not in ours]
-    compared = [name for name in run.suite.compared if name in others and ours]
-    head = ["", "", *ours, *(f"of {name}" for name in compared), *others]
+    head = ["", ""]
+    for name, compared in ours.items():
+        head += [name, *(f"of {peer}" for peer in compared)]
+    head += others
     lines = [head, ["---", "---", *["---:"] * (len(head) - 2)]]
     for row in run.suite.rows:
-        if not any(row.name in rows for rows in results.values()):
+        found = {name: rows[row.name] for name, rows in results.items() if row.name in rows}
+        if not found:
             continue
-        cells = [cell(results[name].get(row.name)) for name in ours]
-        cells += [times(ratio(results, row.name, name, name_of_ours)) for name in compared]
-        cells += [cell(results[name].get(row.name)) for name in others]
+        cells = []
+        for name, compared in ours.items():
+            cells.append(cell(found.get(name)))
+            cells += [times(ratio(found.get(name), found.get(peer))) for peer in compared]
+        cells += [cell(found.get(name)) for name in others]
         lines.append([what(row, run.effort), row.unit, *cells])
     return table(lines)
 
@@ -116,9 +129,12 @@ def what(row: Row, effort: Effort) -> str:
     return f"{effort.channels:,} {row.what}" if row.measure == "MEMORY" else row.what
 
 
-def goals_table(verdicts: Sequence[Verdict]) -> str:
-    lines = [["goal", "", "reached", ""], ["---", "---", "---:", "---"]]
+def goals_table(verdicts: Sequence[Verdict], ours: str) -> str:
+    """Return the goals of one of ours."""
+    lines = [[f"goal of {ours}", "", "reached", ""], ["---", "---", "---:", "---"]]
     for verdict in verdicts:
+        if verdict.goal.ours != ours:
+            continue
         reached = times(verdict.reached) if verdict.goal.of else number(verdict.reached)
         lines.append([verdict.goal.what, verdict.goal.text, reached, verdict.word])
     return table(lines)
@@ -135,7 +151,8 @@ def notes(run: Run) -> list[str]:
     lines += [f"{peer.name}: {peer.label}." for peer in run.peers if peer.name in run.found]
     lines += remarks(run)
     if run.build.missing:
-        lines.append(f"The core of {run.suite.ours} is not compiled: {run.build.missing}.")
+        ours = " and ".join(run.suite.ours)
+        lines.append(f"The core of {ours} is not compiled: {run.build.missing}.")
     if run.quick:
         lines.append(
             "A quick run, which only checks that everything works; its figures mean little."

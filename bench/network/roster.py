@@ -5,7 +5,7 @@ import os
 import shutil
 from dataclasses import dataclass, field, replace
 
-from bench.network.goals import IPC_OURS, OURS, PURE
+from bench.network.goals import IPC_OURS, OURS, OVER_TCP, PURE
 from bench.network.measures import CROWD, CROWDED
 from bench.network.peer import Json
 
@@ -47,6 +47,11 @@ def find_program(name: str) -> str | None:
     return os.environ.get(name.upper().replace("-", "_")) or shutil.which(name)
 
 
+def _ours(name: str, transport: str, label: str, *, compiled: bool) -> Peer:
+    options = {"transport": transport}
+    return Peer(name, label, "bench.network.peers.ours", options=options, compiled=compiled)
+
+
 def _zenoh(link: str) -> Peer:
     return Peer(
         f"zenoh-{link}",
@@ -73,10 +78,12 @@ _NO_BULK = ("BULK", f"BULK{CROWDED}")
 
 
 PEERS = (
-    Peer(OURS, "Aqueduct, ordered channel of `bytes`", "bench.network.peers.ours", compiled=True),
-    Peer(PURE, "the same without a compiled core", "bench.network.peers.ours"),
-    _zenoh("tls"),
+    _ours(OURS, "quic", "Aqueduct over QUIC, ordered channel of `bytes`", compiled=True),
     _zenoh("quic"),
+    _ours(OVER_TCP, "tcp", "the same over TCP", compiled=True),
+    _zenoh("tls"),
+    _ours(PURE, "quic", "over QUIC without a compiled core", compiled=False),
+    _zenoh_with_priorities("quic"),
     _zenoh_with_priorities("tls"),
     Peer(
         "zmq",

@@ -1,6 +1,6 @@
 """Suites: the peers and measures of one run, and its duration."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,10 +22,8 @@ class Suite:
     name: str
     """As in ``python -m bench NAME``, and the name of the files with its result."""
     what: str
-    ours: str
-    """The peer that is always measured, and that the goals are for."""
-    compared: tuple[str, ...]
-    """The peers that our figures are compared with in the table."""
+    ours: Mapping[str, tuple[str, ...]]
+    """The peers that the goals are for, and the peers that the table compares each one with."""
     peers: tuple[Peer, ...]
     measures: tuple[Measure, ...]
     rows: tuple[Row, ...]
@@ -42,15 +40,15 @@ class Suite:
         return next(row for row in self.rows if row.measure == measure.name)
 
     def named(self, names: Sequence[str]) -> tuple[Peer, ...]:
-        """Return the selected peers and ours."""
-        return tuple(peer for peer in self.peers if peer.name in (self.ours, *names))
+        """Return the selected peers, and ours unless one of ours is selected."""
+        wanted = [*names] if any(name in self.ours for name in names) else [*self.ours, *names]
+        return tuple(peer for peer in self.peers if peer.name in wanted)
 
 
 CHANNELS = Suite(
     name="channels",
     what="Measure channels and their peers, two processes each, and print one table.",
-    ours=goals.OURS,
-    compared=("zenoh-tls", "zenoh-quic"),
+    ours={goals.OURS: ("zenoh-quic",), goals.OVER_TCP: ("zenoh-tls", "streams")},
     peers=roster.PEERS,
     measures=measures.ALL,
     rows=measures.ROWS,
@@ -59,23 +57,21 @@ CHANNELS = Suite(
     quick=QUICK,
     examples="""\
 measures: R100, R1K, T64K (streams of 100 bytes, 1 KiB, 64 KiB), L (round trip), H (connect and
-first answer), BULK, BULK16 (small things beside
-channels in bulk); of ours alone CALL,
-MANY, TYPED, UNORDERED, UNRELIABLE, MEMORY
+first answer), BULK, BULK16 (small things beside channels in bulk); of ours alone CALL, MANY, TYPED,
+UNORDERED, UNRELIABLE, MEMORY
 
 examples:
   python -m bench channels                          everything, three times; about ten minutes
   python -m bench channels --quick --runs 1         checks that everything works
-  python -m bench channels --only R100,L --peer zenoh-tls --runs 1
-  python -m bench channels --peer aqueduct          ours alone
+  python -m bench channels --only R100,L --peer zenoh-quic,zenoh-tls --runs 1
+  python -m bench channels --peer aqueduct-tcp,zenoh-tls   over TCP only
 """,
 )
 
 IPC = Suite(
     name="ipc",
     what="Measure ScalableIPC and its peers, two processes each, and print one table.",
-    ours=goals.IPC_OURS,
-    compared=("zmq-router", "unix"),
+    ours={goals.IPC_OURS: ("zmq-router", "unix")},
     peers=roster.IPC_PEERS,
     measures=measures.IPC_ALL,
     rows=measures.IPC_ROWS,
@@ -96,8 +92,7 @@ examples:
 INGEST = Suite(
     name="ingest",
     what="Measure an ingest server and its peers, real processes each, and print one table.",
-    ours=goals.OURS,
-    compared=("jetstream", "floor"),
+    ours={goals.OURS: ("jetstream", "floor")},
     peers=roster.INGEST_PEERS,
     measures=measures.INGEST_ALL,
     rows=measures.INGEST_ROWS,
@@ -121,8 +116,7 @@ examples:
 SPARK = Suite(
     name="spark",
     what="Measure Spark with our source and sink, and with its own, and print one table.",
-    ours=goals.OURS,
-    compared=("own",),
+    ours={goals.OURS: ("own",)},
     peers=roster.SPARK_PEERS,
     measures=measures.SPARK_ALL,
     rows=measures.SPARK_ROWS,

@@ -3,8 +3,8 @@ import pytest
 from bench.__main__ import main
 from bench.network import suite
 from bench.network.command import parse_arguments, takes_part
-from bench.network.measures import INGEST_ALL
-from bench.network.roster import INGEST_PEERS
+from bench.network.measures import ALL, INGEST_ALL
+from bench.network.roster import INGEST_PEERS, PEERS
 
 
 def test_all_measures_run_three_times_by_default() -> None:
@@ -14,10 +14,23 @@ def test_all_measures_run_three_times_by_default() -> None:
     assert arguments.runs == 3
 
 
-def test_measures_and_peers_can_be_selected_and_ours_is_always_included() -> None:
+def test_measures_and_peers_can_be_selected_and_ours_are_included() -> None:
     arguments = parse_arguments(suite.CHANNELS, ["--only", "L,R100", "--peer", "zenoh-tls"])
     assert [measure.name for measure in arguments.only] == ["R100", "L"]
-    assert [peer.name for peer in arguments.peer] == ["aqueduct", "zenoh-tls"]
+    assert [peer.name for peer in arguments.peer] == ["aqueduct", "aqueduct-tcp", "zenoh-tls"]
+
+
+def test_one_of_ours_can_be_selected() -> None:
+    arguments = parse_arguments(suite.CHANNELS, ["--peer", "zenoh-tls,aqueduct-tcp"])
+    assert [peer.name for peer in arguments.peer] == ["aqueduct-tcp", "zenoh-tls"]
+
+
+def test_channels_are_measured_alike_over_both_transports() -> None:
+    took = {
+        peer.name: [measure.name for measure in ALL if takes_part(peer, measure)] for peer in PEERS
+    }
+    assert took["aqueduct"] == took["aqueduct-tcp"] == [measure.name for measure in ALL]
+    assert took["zenoh-quic"] == took["zenoh-tls"]
 
 
 def test_each_suite_has_its_own_measures_and_peers() -> None:

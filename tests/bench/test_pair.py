@@ -14,12 +14,12 @@ from bench.network.roster import IPC_PEERS, PEERS
 BRIEF = replace(QUICK, seconds=0.02, warm=0.01, calls=20, fresh=2, probes=5, channels=400)
 
 
-@pytest.mark.parametrize("peer", ["aqueduct", "streams"])
+@pytest.mark.parametrize("peer", ["aqueduct", "aqueduct-tcp", "streams"])
 def test_a_pair_yields_every_figure_of_every_measure(peer: str, tmp_path: Path) -> None:
     log = tmp_path / "log"
-    setting = processes.write_certificate(tmp_path, {})
-    found = {}
     (one,) = (each for each in PEERS if each.name == peer)
+    setting = processes.write_certificate(tmp_path, one.options)
+    found = {}
     with processes.started(peer, setting, log) as (server, client, info):
         pair = Pair(server, client, info, BRIEF)
         for measure in ALL:
@@ -29,6 +29,18 @@ def test_a_pair_yields_every_figure_of_every_measure(peer: str, tmp_path: Path) 
         if row.measure in found:
             assert found[row.measure][row.figure] >= 0, row
     assert "Traceback" not in log.read_text()
+
+
+@pytest.mark.parametrize(
+    ("peer", "scheme"), [("aqueduct", "aqueduct+quic://"), ("aqueduct-tcp", "aqueduct+tcp://")]
+)
+def test_the_server_names_its_transport_so_that_clients_do_not_race(
+    peer: str, scheme: str, tmp_path: Path
+) -> None:
+    (one,) = (each for each in PEERS if each.name == peer)
+    setting = processes.write_certificate(tmp_path, one.options)
+    with processes.started(peer, setting, tmp_path / "log") as (_, _, info):
+        assert info["address"].startswith(scheme)
 
 
 @pytest.mark.parametrize("name", ["ipc-udp", "unix"])

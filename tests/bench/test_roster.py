@@ -20,7 +20,9 @@ def test_an_unavailable_peer_states_what_is_missing() -> None:
 
 
 def test_ours_and_plain_streams_are_always_available() -> None:
-    assert {"aqueduct", "streams"} <= {peer.name for peer in PEERS if peer.missing is None}
+    assert {"aqueduct", "aqueduct-tcp", "streams"} <= {
+        peer.name for peer in PEERS if peer.missing is None
+    }
 
 
 def test_a_variable_can_set_the_path_of_a_program(monkeypatch: pytest.MonkeyPatch) -> None:

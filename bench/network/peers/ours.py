@@ -114,11 +114,12 @@ class Server(peer.Server):
 
     async def start(self) -> Json:
         tls = aqueduct.tls(self.setting.certificate, self.setting.key)
-        serving = aqueduct.serve(f"{peer.HOST}:0", Request, tls=tls, limits=LIMITS)
+        address = f"aqueduct+{self.setting.options['transport']}://{peer.HOST}:0"
+        serving = aqueduct.serve(address, Request, tls=tls, limits=LIMITS)
         server = await self._stack.enter_async_context(serving)
         running = asyncio.create_task(server.run(self._handle))
         self._stack.callback(running.cancel)
-        return {"address": server.address}
+        return {"address": server.address}  # names the transport, so that clients do not race
 
     async def receive(self, manner: Manner, size: int, count: int) -> Counted:
         return await self._counted.get()
