@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import ipaddress
 import os
 import stat
 from concurrent.futures import ThreadPoolExecutor
@@ -28,7 +29,9 @@ from aqueduct.security import (
     fingerprint,
     make_authority,
     make_certificate,
+    make_client_certificate,
     pin,
+    read_client_certificate,
     tls,
     trust,
 )
@@ -370,3 +373,55 @@ def test_a_fault_shows_some_names_only_and_names_an_expired_certificate() -> Non
 def der(pair: ServerTLS) -> bytes:
     loaded = x509.load_pem_x509_certificate(pair.certificate)
     return loaded.public_bytes(serialization.Encoding.DER)
+
+
+def der_of(pair: ServerTLS) -> bytes:
+    leaf = x509.load_pem_x509_certificate(pair.certificate)
+    return leaf.public_bytes(serialization.Encoding.DER)
+
+
+def test_a_client_certificate_has_a_name_and_is_for_no_host() -> None:
+    made = make_client_certificate("ann of sales", make_authority("clients"))
+    found = read_client_certificate(der_of(made))
+    assert (found.name, found.names) == ("ann of sales", ())
+    assert found.fingerprint == fingerprint(made.certificate)
+    assert "is for no name" in describe_fault(found.der, "ann of sales")
+    assert "der" not in repr(found)
+
+
+def test_a_client_certificate_tells_all_kinds_of_names() -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    now = datetime.datetime.now(datetime.UTC)
+    names = x509.SubjectAlternativeName(
+        [
+            x509.UniformResourceIdentifier("spiffe://example.org/ann"),
+            x509.DNSName("ann.example.org"),
+            x509.RFC822Name("ann@example.org"),
+            x509.IPAddress(ipaddress.ip_address("192.0.2.7")),
+        ]
+    )
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(x509.Name([]))
+        .issuer_name(x509.Name([]))
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now)
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(names, critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    found = read_client_certificate(made.public_bytes(serialization.Encoding.DER))
+    assert found.name == ""
+    assert found.names == (
+        "ann.example.org",
+        "192.0.2.7",
+        "ann@example.org",
+        "spiffe://example.org/ann",
+    )
+
+
+@pytest.mark.parametrize("der", [b"", b"\x30\x00", bytes(100)])
+def test_a_malformed_client_certificate_is_a_tls_error(der: bytes) -> None:
+    with pytest.raises(TLSError, match="the client's certificate is malformed"):
+        read_client_certificate(der)

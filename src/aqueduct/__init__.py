@@ -57,7 +57,16 @@ from aqueduct.protocol.config import Delivery, Limits
 from aqueduct.protocol.connection import Mode
 from aqueduct.runtime.headers import Headers
 from aqueduct.runtime.ports import Message, Outcome, Receipt
-from aqueduct.security import ServerTLS, Trust, dev_tls, dev_trust, pin, tls, trust
+from aqueduct.security import (
+    ClientCertificate,
+    ServerTLS,
+    Trust,
+    dev_tls,
+    dev_trust,
+    pin,
+    tls,
+    trust,
+)
 from aqueduct.transport.settings import QuicSettings
 
 __version__ = "0.1.0"
@@ -79,6 +88,7 @@ __all__ = [
     "ChannelError",
     "ChannelLostInTransit",
     "ChannelMoved",
+    "ClientCertificate",
     "ClientConnection",
     "CloseCode",
     "ConnectError",

@@ -1,4 +1,4 @@
-"""Certificates and trust: what a server presents, and which certificates a client accepts.
+"""Certificates and trust: what each side presents, and which certificates the other one accepts.
 
 Verification cannot be turned off. For development, `dev_tls` creates a private certificate
 authority in the user's cache directory, which only `dev_trust` trusts. Independent of transports.
@@ -17,7 +17,7 @@ import ssl
 import stat
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
@@ -35,6 +35,11 @@ TRUST_HINT = (
 )
 """The hint of a `TLSError` about a certificate that is not trusted."""
 
+CERTIFICATE_NEEDED = "the server asks for a certificate of the client"
+"""The reason of an `Unauthenticated` of a client without a certificate."""
+CERTIFICATE_HINT = "present one: connect(…, certificate=tls('client.pem', 'client.key'))"
+"""The hint of that error."""
+
 _DAY = datetime.timedelta(days=1)
 _AUTHORITY_DAYS = 3_650
 _CERTIFICATE_DAYS = 365
@@ -51,7 +56,10 @@ _MAX_STEPS = 64
 
 @dataclass(frozen=True)
 class ServerTLS:
-    """What a server presents: its certificate with the chain, and the private key, both PEM."""
+    """What one side presents: its certificate with the chain, and the private key, both PEM.
+
+    Every server has one, and the clients of servers that ask for it: see docs/authentication.md.
+    """
 
     certificate: bytes
     key: bytes
@@ -73,8 +81,22 @@ class Trust:
     pinned: str | None = None
 
 
+@dataclass(frozen=True)
+class ClientCertificate:
+    """The certificate of a client, which the server has verified."""
+
+    name: str
+    """The common name of its subject; "" if it has none."""
+    names: tuple[str, ...]
+    """Its alternative names: host names, addresses, e-mail addresses and URIs."""
+    fingerprint: str
+    """SHA-256 of the certificate, as 64 hexadecimal digits."""
+    der: bytes = field(repr=False)
+    """The certificate itself."""
+
+
 def tls(certificate: str | os.PathLike[str], key: str | os.PathLike[str]) -> ServerTLS:
-    """Read a server's certificate chain and private key from PEM files."""
+    """Read the certificate chain and the private key of a server or a client from PEM files."""
     return ServerTLS(_read(certificate, "certificate"), _read(key, "key"))
 
 
@@ -117,18 +139,52 @@ def _is_authority(certificate: x509.Certificate) -> bool:
     return constraints.value.ca
 
 
-def check(pair: ServerTLS) -> None:
+def check(pair: ServerTLS, whose: str = "the server's") -> None:
     """Raise `TLSError` unless the certificate and the key are valid PEM and belong together."""
     try:
         chain = x509.load_pem_x509_certificates(pair.certificate)
     except ValueError as error:
-        raise TLSError(f"the server's certificate is not PEM: {error}") from None
+        raise TLSError(f"{whose} certificate is not PEM: {error}") from None
     try:
         key = serialization.load_pem_private_key(pair.key, None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise TLSError(f"the server's key is not PEM without a password: {error}") from None
+        raise TLSError(f"{whose} key is not PEM without a password: {error}") from None
     if chain[0].public_key() != key.public_key():
-        raise TLSError("the server's key does not belong to its certificate")
+        raise TLSError(f"{whose} key does not belong to its certificate")
+
+
+def check_client_trust(clients: Trust) -> None:
+    """Raise `TLSError` unless a server can verify its clients by this."""
+    if clients.authorities is None:
+        what = "the authorities of the system" if clients.pinned is None else "a fingerprint"
+        raise TLSError(
+            f"a server cannot verify its clients by {what}",
+            hint="name the authority that signs their certificates: "
+            "client_trust=trust('authority.pem')",
+        )
+
+
+def read_client_certificate(der: bytes) -> ClientCertificate:
+    """Return what a verified certificate says; raise `TLSError` if it cannot be read."""
+    try:
+        loaded = x509.load_der_x509_certificate(der)
+        common = loaded.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+        extensions = loaded.extensions
+    except ValueError as error:
+        raise TLSError(f"the client's certificate is malformed: {error}") from None
+    names: list[str] = []
+    with contextlib.suppress(x509.ExtensionNotFound):
+        found = extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        names += found.get_values_for_type(x509.DNSName)
+        names += map(str, found.get_values_for_type(x509.IPAddress))
+        names += found.get_values_for_type(x509.RFC822Name)
+        names += found.get_values_for_type(x509.UniformResourceIdentifier)
+    return ClientCertificate(
+        name=next((one.value for one in common if isinstance(one.value, str)), ""),
+        names=tuple(names),
+        fingerprint=hashlib.sha256(der).hexdigest(),
+        der=der,
+    )
 
 
 def check_path(leaf: bytes, sent: Sequence[bytes], authorities: bytes) -> None:
@@ -289,13 +345,33 @@ def make_certificate(
     names: Sequence[str], authority: ServerTLS | None = None, days: float = _CERTIFICATE_DAYS
 ) -> ServerTLS:
     """Create a certificate for host names and addresses, signed by an authority or by itself."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0])])
     alternatives = x509.SubjectAlternativeName([_general_name(name) for name in names])
-    usage = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH])
+    return _issue(names[0], [alternatives], ExtendedKeyUsageOID.SERVER_AUTH, authority, days)
+
+
+def make_client_certificate(
+    name: str, authority: ServerTLS, days: float = _CERTIFICATE_DAYS
+) -> ServerTLS:
+    """Create a certificate for a client, signed by an authority.
+
+    It is for no host, so that no client can present it as a server.
+    """
+    return _issue(name, [], ExtendedKeyUsageOID.CLIENT_AUTH, authority, days)
+
+
+def _issue(
+    name: str,
+    extensions: Sequence[x509.ExtensionType],
+    usage: x509.ObjectIdentifier,
+    authority: ServerTLS | None,
+    days: float,
+) -> ServerTLS:
+    """Create a certificate with a new key, signed by an authority or by itself."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     builder = _builder(subject, key.public_key(), days)
-    builder = builder.add_extension(alternatives, critical=False)
-    builder = builder.add_extension(usage, critical=False)
+    for extension in (*extensions, x509.ExtendedKeyUsage([usage])):
+        builder = builder.add_extension(extension, critical=False)
     builder = builder.add_extension(x509.BasicConstraints(False, None), critical=True)
     if authority is None:
         return _sealed(builder.issuer_name(subject).sign(key, hashes.SHA256()), key)

@@ -230,6 +230,7 @@ class TransportContract:
             assert ends.server.of(PeerHeaders) == [PeerHeaders(CLIENT_HEADERS)]
             assert ends.client.transport.is_established
             assert ends.server.transport.is_established
+            assert ends.server.transport.client_certificate is None
             assert not ends.client.failures
 
     async def test_both_ends_have_one_trace_id_and_know_their_peer(self) -> None:

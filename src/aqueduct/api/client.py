@@ -31,7 +31,7 @@ from aqueduct.observe.base import ObserverFactory
 from aqueduct.protocol.config import Config, Delivery, Limits, config_of
 from aqueduct.protocol.connection import ConnectionCore
 from aqueduct.runtime.headers import HeadersLike, to_pairs
-from aqueduct.security import Trust
+from aqueduct.security import ServerTLS, Trust
 from aqueduct.transport.address import Route
 from aqueduct.transport.base import Connector
 from aqueduct.transport.schemes import QuicSettings, connectors_for
@@ -66,6 +66,7 @@ class ConnectOptions(TypedDict, total=False):
     """What `connect` takes besides an address and a type."""
 
     trust: Required[Trust]
+    certificate: ServerTLS | None
     headers: HeadersLike | None
     limits: Limits | None
     delivery: Delivery | None
@@ -88,6 +89,7 @@ def connect(
     kind: Any = bytes,
     *,
     trust: Trust,
+    certificate: ServerTLS | None = None,
     headers: HeadersLike | None = None,
     limits: Limits | None = None,
     delivery: Delivery | None = None,
@@ -102,8 +104,9 @@ def connect(
 
     This tries QUIC, and TCP if QUIC gets no answer within 250 ms: see docs/tcp.md.
     ``aqueduct+quic://host:port`` and ``aqueduct+tcp://host:port`` try one of them.
-    ``memory://name`` connects to a server in the same process, without a socket. ``trace`` is a
-    `Trace`, or a directory for its Parquet files. Each of ``observers`` makes an
+    ``memory://name`` connects to a server in the same process, without a socket. ``certificate`` is
+    for servers that ask for one; ``host:port`` is TCP then, because QUIC cannot present it.
+    ``trace`` is a `Trace`, or a directory for its Parquet files. Each of ``observers`` makes an
     `aqueduct.observe.Observer` of the connection: see docs/observing.md. ``codec`` is the format of
     the messages, such as `aqueduct.codec.JsonCodec`; MessagePack by default. ``limits`` are what
     this side receives, ``delivery`` says how it sends and acknowledges, ``options`` are for QUIC:
@@ -121,7 +124,13 @@ def connect(
     config = config_of(limits, delivery)
 
     async def open_() -> ClientConnection[Any]:
-        connectors = connectors_for(address, trust=trust, options=options, early_data=early_data)
+        connectors = connectors_for(
+            address,
+            trust=trust,
+            options=options,
+            early_data=early_data,
+            certificate=certificate,
+        )
         error: AqueductError | None = None
         ways = "UDP allowed" if len(connectors) == 1 else "UDP or TCP allowed"
         silence = ConnectTimeout(

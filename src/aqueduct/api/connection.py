@@ -25,7 +25,7 @@ from aqueduct.errors import (
 from aqueduct.observe.base import ObservedConnection, Observer, ObserverFactory
 from aqueduct.runtime.connection_driver import ConnectionDriver
 from aqueduct.runtime.headers import Headers
-from aqueduct.security import TRUST_HINT
+from aqueduct.security import CERTIFICATE_HINT, CERTIFICATE_NEEDED, TRUST_HINT
 from aqueduct.transport.address import Address, format_address
 from aqueduct.transport.base import Transport
 
@@ -229,6 +229,7 @@ def connect_error(code: int, reason: str, transport: Transport) -> AqueductError
         kind = kinds.get(code)
         if kind is not None:
             hint = "connect to another server, or try again later" if kind is GoingAway else ""
+            hint = CERTIFICATE_HINT if reason == CERTIFICATE_NEEDED else hint
             return kind(f"{where} said: {reason or kind.__name__}", hint=hint)
         return ConnectError(f"{where} closed the connection with code {code:#x}: {reason}")
     if transport.is_trust_failure(code):

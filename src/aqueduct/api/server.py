@@ -26,6 +26,7 @@ from aqueduct.errors import (
     ConnectionLost,
     EndOfChannel,
     LocalProtocolError,
+    TLSError,
 )
 from aqueduct.observe.base import ObserverFactory
 from aqueduct.protocol.budget import Budget
@@ -34,7 +35,12 @@ from aqueduct.protocol.connection import ConnectionCore
 from aqueduct.runtime.connection_driver import ConnectionDriver
 from aqueduct.runtime.headers import Headers, HeadersLike, to_pairs
 from aqueduct.runtime.waiters import OTHER_LOOP, Waiters, is_foreign
-from aqueduct.security import ServerTLS
+from aqueduct.security import (
+    ClientCertificate,
+    ServerTLS,
+    Trust,
+    read_client_certificate,
+)
 from aqueduct.transport.address import Address
 from aqueduct.transport.base import Listener, Transport
 from aqueduct.transport.schemes import QuicSettings, listen
@@ -96,6 +102,8 @@ class ServerConnection(Connection[T]):
     entrypoint: Receiver[T]
     identity: Any = None
     """The identity in the `Accept` that the accept callback returned; None without a callback."""
+    certificate: ClientCertificate | None = None
+    """The client's certificate, verified by the server's ``client_trust``; None without that."""
 
     async def serve(
         self,
@@ -107,7 +115,11 @@ class ServerConnection(Connection[T]):
         await self.entrypoint.serve(handler, concurrency=concurrency)
 
 
-AcceptCallback = Callable[[Headers, Address], Accept | Awaitable[Accept]]
+AcceptCallback = (
+    Callable[[Headers, Address], Accept | Awaitable[Accept]]
+    | Callable[[Headers, Address, ClientCertificate], Accept | Awaitable[Accept]]
+)
+"""The third argument is there if the server has ``client_trust``."""
 ConnectionHandler = Callable[[ServerConnection[Any]], Awaitable[None]]
 
 
@@ -122,7 +134,9 @@ class Server(Generic[T]):
         trace: Trace | None = None,
         observers: Sequence[ObserverFactory] = (),
         codec: CodecClass | None = None,
+        asks_certificates: bool = False,
     ) -> None:
+        self._asks_certificates = asks_certificates
         self._codec = codec
         self._listener = listener
         self._trace = trace
@@ -270,8 +284,13 @@ class Server(Generic[T]):
             driver.set_entrypoint_type(self._kind, codec_of_peer(headers))
         try:
             answer: object = Accept()
+            arguments: list[Any] = [connection.headers, connection.peer]
+            if self._asks_certificates:
+                connection.certificate = _certificate_of(driver.transport)
+                arguments.append(connection.certificate)
             if self._accept is not None:
-                answer = self._accept(connection.headers, connection.peer)
+                ask: Callable[..., object] = self._accept
+                answer = ask(*arguments)
                 if inspect.isawaitable(answer):
                     answer = await answer
             if self._turns_away(driver):
@@ -382,6 +401,30 @@ class Server(Generic[T]):
         return closing
 
 
+def _certificate_of(transport: Transport) -> ClientCertificate:
+    """Return the client's certificate, without which no client is accepted."""
+    try:
+        return read_client_certificate(transport.client_certificate or b"")
+    except TLSError as error:
+        raise Refuse(str(error), unauthenticated=True) from None
+
+
+def check_accept(accept: AcceptCallback, *, takes_certificate: bool) -> None:
+    """Raise `TypeError` for an accept callback that cannot be called."""
+    arguments = ["headers", "peer", "certificate"][: 3 if takes_certificate else 2]
+    what = f"accept is a function of {', '.join(arguments[:-1])} and {arguments[-1]}"
+    if not callable(accept):
+        raise TypeError(f"{what}, not {accept!r}")
+    try:
+        signature = inspect.signature(accept)
+    except ValueError:  # of a builtin
+        return
+    try:
+        signature.bind(*arguments)
+    except TypeError as error:
+        raise TypeError(f"{what}: {error}") from None
+
+
 def is_end_of(connection: Connection[Any], error: BaseException) -> bool:
     """Return whether an error, or each one of a group, only says that the client has left.
 
@@ -434,6 +477,7 @@ class ServeOptions(TypedDict, total=False):
     """What `serve` takes besides an address and a type."""
 
     tls: Required[ServerTLS]
+    client_trust: Trust | None
     accept: AcceptCallback | None
     limits: Limits | None
     delivery: Delivery | None
@@ -455,6 +499,7 @@ def serve(
     kind: Any = bytes,
     *,
     tls: ServerTLS,
+    client_trust: Trust | None = None,
     accept: AcceptCallback | None = None,
     limits: Limits | None = None,
     delivery: Delivery | None = None,
@@ -472,7 +517,9 @@ def serve(
     or a directory for its Parquet files. Each of ``observers`` makes an `aqueduct.observe.Observer`
     of each connection: see docs/observing.md. ``accept`` is called with the headers and the address
     of each new client, and may be a coroutine function: it returns `Accept`, or raises `Refuse`.
-    Any other value refuses the client. ``codec`` is the one format that the server reads,
+    Any other value refuses the client. With ``client_trust``, each client needs a certificate that
+    one of these authorities has signed: ``accept`` gets it as a third argument, and ``host:port``
+    is TCP, because QUIC cannot ask for it. ``codec`` is the one format that the server reads,
     such as `aqueduct.codec.JsonCodec`; by default each client chooses one that the server knows.
     ``limits`` are what this side receives, ``delivery`` says how it sends and acknowledges,
     ``options`` are for QUIC: see docs/settings.md.
@@ -483,8 +530,8 @@ def serve(
     """
     codec_for(kind)  # raise here for a type that cannot be one
     choose(kind, codec, ())
-    if accept is not None and not callable(accept):
-        raise TypeError(f"accept is a function of headers and peer, not {accept!r}")
+    if accept is not None:
+        check_accept(accept, takes_certificate=client_trust is not None)
 
     async def open_() -> Server[Any]:
         config = config_of(limits, delivery)
@@ -500,13 +547,15 @@ def serve(
             ),
             on_transport=lambda transport: server._handle_transport(transport),  # noqa: PLW0108 -- made below
             early_data=early_data,
+            client_trust=client_trust,
         )
         try:
             recorder = open_trace(trace)
         except BaseException:
             listener.close()
             raise
-        server = Server(listener, kind, accept, recorder, observers, codec)
+        asks_certificates = client_trust is not None
+        server = Server(listener, kind, accept, recorder, observers, codec, asks_certificates)
         return server
 
     return Serving(open_)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,8 +22,12 @@ from aqueduct.security import (
     fingerprint,
     make_authority,
     make_certificate,
+    make_client_certificate,
     tls,
 )
+
+_LONGEST_NAME = 64
+"""The most characters of a common name (RFC 5280)."""
 
 app = typer.Typer(
     help="Create certificates and show their fingerprints.\n\n"
@@ -49,22 +54,42 @@ def make(
     Example: aqueduct cert make example.org 192.0.2.7 --out certs --days 90
     """
     certificate, key = out / "server.pem", out / "server.key"
-    if not force and (certificate.exists() or key.exists()):
-        fail(f"{certificate} exists already; overwrite it with --force")
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        made = make_certificate(names, _authority(out), days)
-        _write(key, made.key, secret=True)
-        _write(certificate, made.certificate)
-    except OSError as error:
-        fail(f"cannot write {error.filename}: {error.strerror}")
-    except (TLSError, ValueError) as error:
-        fail(str(error))
-    _print(certificate, made.certificate, as_json)
+    _make(certificate, key, lambda: make_certificate(names, _authority(out), days), force)
+    _print(certificate, certificate.read_bytes(), as_json)
     if not as_json:
         notes.print(
             f"serve with   --cert {certificate} --key {key}\n"
             f"connect with --ca {out / 'authority.pem'}",
+            markup=False,
+        )
+
+
+@app.command()
+def client(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Who the client is.")],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", file_okay=False, help="Directory for the files.")
+    ] = Path(),
+    days: Annotated[int, typer.Option("--days", min=1, max=3650, help="Validity in days.")] = 365,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
+    as_json: options.Json = False,
+) -> None:
+    """Create a client certificate, signed by an authority in the same directory.
+
+    Creates the authority if there is none. Servers accept the clients of authority.pem, and find
+    the name in the certificate; the client uses NAME.pem and NAME.key.
+
+    Example: aqueduct cert client ann --out certs
+    """
+    if name != Path(name).name or name in ("authority", "server") or len(name) > _LONGEST_NAME:
+        raise typer.BadParameter("not the name of a file, or one of the others, or too long")
+    certificate, key = out / f"{name}.pem", out / f"{name}.key"
+    _make(certificate, key, lambda: make_client_certificate(name, _authority(out), days), force)
+    _print(certificate, certificate.read_bytes(), as_json)
+    if not as_json:
+        notes.print(
+            f"serve with   --client-ca {out / 'authority.pem'}\n"
+            f"connect with --cert {certificate} --key {key}",
             markup=False,
         )
 
@@ -105,6 +130,7 @@ def describe(pem: bytes) -> dict[str, Any]:
         names = []
     left = loaded.not_valid_after_utc - datetime.datetime.now(datetime.UTC)
     return {
+        "subject": loaded.subject.rfc4514_string(),
         "names": names,
         "issuer": loaded.issuer.rfc4514_string(),
         "until": loaded.not_valid_after_utc.date().isoformat(),
@@ -113,12 +139,28 @@ def describe(pem: bytes) -> dict[str, Any]:
     }
 
 
+def _make(certificate: Path, key: Path, make: Callable[[], ServerTLS], force: bool) -> None:
+    """Create a certificate and write its files."""
+    if not force and (certificate.exists() or key.exists()):
+        fail(f"{certificate} exists already; overwrite it with --force")
+    try:
+        certificate.parent.mkdir(parents=True, exist_ok=True)
+        made = make()
+        _write(key, made.key, secret=True)
+        _write(certificate, made.certificate)
+    except OSError as error:
+        fail(f"cannot write {error.filename}: {error.strerror}")
+    except (TLSError, ValueError) as error:
+        fail(str(error))
+
+
 def _print(path: Path, pem: bytes, as_json: bool) -> None:
     found = {"file": str(path), **describe(pem)}
     if as_json:
         print(json.dumps(found))
         return
     print(f"file         {path}")
+    print(f"subject      {found['subject']}")
     print(f"names        {', '.join(found['names']) or 'none'}")
     print(f"issuer       {found['issuer']}")
     print(f"until        {found['until']} ({found['days_left']} days)")

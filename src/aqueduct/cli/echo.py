@@ -16,13 +16,14 @@ from aqueduct.api.server import serve
 from aqueduct.cli import options, running
 from aqueduct.errors import AqueductError, EndOfChannel, MessageError
 from aqueduct.runtime.ports import Message
-from aqueduct.security import ServerTLS
+from aqueduct.security import ServerTLS, Trust
 
 
 def echo(
     listen: options.Listen = "127.0.0.1:4433",
     cert: options.Certificate = None,
     key: options.Key = None,
+    client_ca: options.ClientAuthority = None,
     grace: options.Grace = 2.0,
     trace: options.TraceDirectory = None,
 ) -> None:
@@ -32,12 +33,14 @@ def echo(
 
     Example: aqueduct echo --listen 127.0.0.1:4433
     """
-    tls = options.server_tls(cert, key)
-    running.run(_serve(listen, tls, grace, options.trace_directory(trace)))
+    tls, clients = options.server_tls(cert, key), options.trust_in_clients(client_ca)
+    running.run(_serve(listen, tls, clients, grace, options.trace_directory(trace)))
 
 
-async def _serve(address: str, tls: ServerTLS, grace: float, trace: Path | None) -> None:
-    serving = serve(address, bytes, tls=tls, trace=trace)
+async def _serve(
+    address: str, tls: ServerTLS, clients: Trust | None, grace: float, trace: Path | None
+) -> None:
+    serving = serve(address, bytes, tls=tls, client_trust=clients, trace=trace)
     async with running.interrupts() as stop, serving as server:
         print(server.address, flush=True)
         await running.serve_until_interrupted(server, handle, stop, grace)

@@ -17,7 +17,7 @@ from aqueduct.cli.send import progress
 from aqueduct.errors import ChannelError, EndOfChannel, MessageError
 from aqueduct.runtime.headers import Headers
 from aqueduct.runtime.ports import Message
-from aqueduct.security import ServerTLS
+from aqueduct.security import ServerTLS, Trust
 
 _NAME = 200
 """The most bytes of a file name: file systems allow 255, and a number may be appended."""
@@ -38,6 +38,7 @@ def listen(
     raw: options.Raw = False,
     cert: options.Certificate = None,
     key: options.Key = None,
+    client_ca: options.ClientAuthority = None,
     grace: options.Grace = 5.0,
     trace: options.TraceDirectory = None,
     as_json: options.Json = False,
@@ -55,7 +56,8 @@ def listen(
             running.fail(f"cannot keep files in {out}: {error.strerror}")
     printer: Printer = JsonPrinter() if as_json else RawPrinter() if raw else Printer()
     listening = ListenRun(printer, out, count, options.trace_directory(trace))
-    running.run(listening.serve(address, options.server_tls(cert, key), grace))
+    tls, clients = options.server_tls(cert, key), options.trust_in_clients(client_ca)
+    running.run(listening.serve(address, tls, clients, grace))
 
 
 class Printer:
@@ -132,9 +134,11 @@ class ListenRun:
     channels: int = 0
     enough: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def serve(self, address: str, tls: ServerTLS, grace: float) -> None:
+    async def serve(
+        self, address: str, tls: ServerTLS, clients: Trust | None, grace: float
+    ) -> None:
         """Listen until Ctrl-C, or until ``count`` messages have arrived."""
-        serving = serve(address, bytes, tls=tls, trace=self.trace)
+        serving = serve(address, bytes, tls=tls, client_trust=clients, trace=self.trace)
         async with running.interrupts() as stop, serving as server:
             self.enough = stop
             self.printer.listening(server.address)

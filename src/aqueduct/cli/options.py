@@ -24,6 +24,20 @@ Certificate = Annotated[
 Key = Annotated[
     Path | None, typer.Option("--key", metavar="FILE", help="PEM key of the certificate.")
 ]
+ClientAuthority = Annotated[
+    Path | None,
+    typer.Option(
+        "--client-ca",
+        metavar="FILE",
+        help="Accept only clients with a certificate of this PEM authority; listens on TCP only.",
+    ),
+]
+OwnCertificate = Annotated[
+    Path | None,
+    typer.Option(
+        "--cert", metavar="FILE", help="PEM certificate of this client, if the server asks for one."
+    ),
+]
 Authority = Annotated[
     Path | None,
     typer.Option(
@@ -109,13 +123,26 @@ Token = Annotated[
 
 
 def server_tls(certificate: Path | None, key: Path | None) -> ServerTLS:
-    """Return the certificate that the options select for a server."""
+    """Return the certificate that the options select; for a server, there is a default."""
     if (certificate is None) != (key is None):
         raise typer.BadParameter("give both --cert and --key, or none of them")
     try:
         return dev_tls() if certificate is None or key is None else tls(certificate, key)
     except TLSError as error:
         fail(str(error))
+
+
+def trust_in_clients(authority: Path | None) -> Trust | None:
+    """Return the authority of clients that a server accepts; None if it accepts all."""
+    try:
+        return None if authority is None else trust(authority)
+    except TLSError as error:
+        fail(str(error))
+
+
+def own_certificate(certificate: Path | None, key: Path | None) -> ServerTLS | None:
+    """Return the certificate that a client presents, if any."""
+    return None if certificate is None and key is None else server_tls(certificate, key)
 
 
 def client_trust(authority: Path | None, fingerprint: str | None, system: bool) -> Trust:

@@ -18,7 +18,7 @@ from aqueduct.api.connection import Connection
 from aqueduct.api.handles import Sender
 from aqueduct.cli import options, running
 from aqueduct.errors import AqueductError, ConnectionLost
-from aqueduct.security import Trust
+from aqueduct.security import ServerTLS, Trust
 from aqueduct.transport.address import format_address
 
 
@@ -49,6 +49,8 @@ def ping(
     ca: options.Authority = None,
     pin: options.Pin = None,
     system: options.System = False,
+    cert: options.OwnCertificate = None,
+    key: options.Key = None,
     trace: options.TraceDirectory = None,
     as_json: options.Json = False,
 ) -> None:
@@ -61,7 +63,7 @@ def ping(
     trust = options.client_trust(ca, pin, system)
     traced = options.trace_directory(trace)
     run = PingRun(address, count, interval, size, timeout, as_json, traced)
-    running.run(run.run(trust))
+    running.run(run.run(trust, options.own_certificate(cert, key)))
 
 
 @dataclass
@@ -80,12 +82,17 @@ class PingRun:
     times: list[float] = field(default_factory=list)
     problem: str | None = None
 
-    async def run(self, trust: Trust) -> int:
+    async def run(self, trust: Trust, certificate: ServerTLS | None) -> int:
         """Connect, ping and report; return the exit code."""
         async with running.interrupts() as stop:
             start = time.perf_counter()
             connecting = connect(
-                self.address, Ping, trust=trust, timeout=self.timeout, trace=self.trace
+                self.address,
+                Ping,
+                trust=trust,
+                certificate=certificate,
+                timeout=self.timeout,
+                trace=self.trace,
             )
             async with connecting as connection:
                 self.connect_time = time.perf_counter() - start

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from aqueduct.api.server import ConnectionHandler, Server
 from aqueduct.errors import AqueductError, Unauthenticated
-from aqueduct.security import TRUST_HINT
+from aqueduct.security import CERTIFICATE_HINT, TRUST_HINT
 
 FAILED = 1
 INTERRUPTED = 130
@@ -28,6 +28,7 @@ _HINTS = {
         "check the server's certificate and its name, and set the trust: --ca FILE, "
         "--pin SHA256 or --system; the default is the development certificate of this user"
     ),
+    CERTIFICATE_HINT: "present one: --cert FILE --key FILE",
 }
 """Hints about arguments of functions, and what they are in options of the command line."""
 _TOKEN_HINT = "give the token as --token or, where others cannot see it, as $AQUEDUCT_TOKEN"

@@ -29,7 +29,7 @@ from aqueduct.api.connection import Connection
 from aqueduct.api.handles import Receiver, Sender
 from aqueduct.cli import options, running
 from aqueduct.errors import ReceiverClosed
-from aqueduct.security import Trust
+from aqueduct.security import ServerTLS, Trust
 
 CHUNK = 256 * 1024
 _READ = 64 * 1024
@@ -67,6 +67,8 @@ def send(
     ca: options.Authority = None,
     pin: options.Pin = None,
     system: options.System = False,
+    cert: options.OwnCertificate = None,
+    key: options.Key = None,
     trace: options.TraceDirectory = None,
     as_json: options.Json = False,
 ) -> None:
@@ -80,7 +82,9 @@ def send(
     """
     if texts and files:
         raise typer.BadParameter("give texts or --file, not both")
-    job = SendRun(address, options.parse_headers(header or ()), options.trace_directory(trace))
+    own = options.own_certificate(cert, key)
+    traced = options.trace_directory(trace)
+    job = SendRun(address, options.parse_headers(header or ()), own, traced)
     trust = options.client_trust(ca, pin, system)
     if files:
         running.run(job.run(trust, File, job.send_files(files), as_json))
@@ -96,6 +100,7 @@ class SendRun:
 
     address: str
     headers: list[tuple[str, str]]
+    certificate: ServerTLS | None
     trace: Path | None
     messages: int = 0
     size: int = 0
@@ -105,7 +110,9 @@ class SendRun:
         """Connect, run ``work``, wait for acknowledgements and report."""
         async with running.interrupts() as stop, contextlib.AsyncExitStack() as stack:
             stack.callback(work.close)
-            connecting = connect(self.address, kind, trust=trust, trace=self.trace)
+            connecting = connect(
+                self.address, kind, trust=trust, certificate=self.certificate, trace=self.trace
+            )
             connection = await stack.enter_async_context(connecting)
             self.connection = connection
             start = time.perf_counter()

@@ -78,6 +78,10 @@ class Transport(Protocol):
         """A name of this connection that both sides know, to match their traces."""
 
     @property
+    def client_certificate(self) -> bytes | None:
+        """The verified certificate of the client in DER, at a server that asks for one."""
+
+    @property
     def is_established(self) -> bool:
         """Whether the transport's handshake is complete."""
 

@@ -61,6 +61,7 @@ class MemoryTransport:
         self.trace_id = name
         self.is_established = False
         self.may_send_early = self.early_data_accepted = False
+        self.client_certificate: bytes | None = None
         self._hub = hub
         self._owner: TransportOwner | None = None
         self._observer: Observer | None = None

@@ -18,9 +18,9 @@ from __future__ import annotations
 import socket
 from collections.abc import Sequence
 
-from aqueduct.errors import BindError, ConnectError
+from aqueduct.errors import BindError, ConnectError, TLSError
 from aqueduct.protocol.config import Config
-from aqueduct.security import ServerTLS, Trust
+from aqueduct.security import ServerTLS, Trust, check_client_trust
 from aqueduct.transport import memory
 from aqueduct.transport.address import (
     QUIC_SCHEME,
@@ -46,17 +46,27 @@ _FREE_PORTS = 64
 
 
 def connectors_for(
-    address: str, *, trust: Trust, options: QuicSettings | None, early_data: bool
+    address: str,
+    *,
+    trust: Trust,
+    options: QuicSettings | None,
+    early_data: bool,
+    certificate: ServerTLS | None = None,
 ) -> Sequence[Connector]:
-    """Return the connectors to try, the first one first; raise `ConnectError` if malformed."""
+    """Return the connectors to try, the first one first; raise `ConnectError` if malformed.
+
+    A client with a certificate uses TCP: QUIC cannot present it.
+    """
     if address.startswith(memory.SCHEME):
         return [memory.MemoryConnector(address)]
     chosen = options or QuicSettings()
     connectors: list[Connector] = []
-    if not address.startswith(TCP_SCHEME):
+    if certificate is not None:
+        _check_scheme(address)
+    elif not address.startswith(TCP_SCHEME):
         connectors.append(QuicConnector(address, trust, chosen, early_data))
     if not address.startswith(QUIC_SCHEME):
-        connectors.append(TcpConnector(address, trust, chosen))
+        connectors.append(TcpConnector(address, trust, chosen, certificate))
     return connectors
 
 
@@ -107,9 +117,16 @@ async def listen(
     make_core: MakeCore,
     on_transport: OnTransport,
     early_data: bool,
+    client_trust: Trust | None = None,
 ) -> Listener:
-    """Listen on an address; raise `BindError` if it is malformed or cannot be bound."""
+    """Listen on an address; raise `BindError` if it is malformed or cannot be bound.
+
+    A server that verifies its clients uses TCP: QUIC cannot ask them for certificates.
+    """
     chosen = options or QuicSettings()
+    if client_trust is not None:
+        _check_scheme(address)
+        check_client_trust(client_trust)
     if address.startswith(memory.SCHEME):
         return memory.listen(address, chosen.handshake_timeout, make_core, on_transport)
     try:
@@ -118,7 +135,7 @@ async def listen(
     except ConnectError as error:  # the address is malformed, or the host is unknown
         raise BindError(f"cannot listen on {address}: {error}", address=address) from None
     admission: Admission[Droppable] = Admission(chosen, config)
-    udp, tcp = _bind(route, address)
+    udp, tcp = _bind(route, address, only_tcp=client_trust is not None)
     listeners: list[Listener] = []
     try:
         if udp is not None:
@@ -130,7 +147,9 @@ async def listen(
                 quic.address = QUIC_SCHEME + quic.address
             listeners.append(quic)
         if tcp is not None:
-            listeners.append(TcpListener(tcp, chosen, tls, make_core, on_transport, admission))
+            listeners.append(
+                TcpListener(tcp, chosen, tls, make_core, on_transport, admission, client_trust)
+            )
     except BaseException:
         for listener in listeners:
             listener.close()
@@ -144,14 +163,25 @@ async def listen(
     return DualListener(over_quic, over_tcp, admission)
 
 
-def _bind(route: Route, address: str) -> tuple[socket.socket | None, socket.socket | None]:
+def _check_scheme(address: str) -> None:
+    """Raise `TLSError` for an address over which no client can present a certificate."""
+    if address.startswith((QUIC_SCHEME, memory.SCHEME)):
+        raise TLSError(
+            f"no client can present a certificate at {address}",
+            hint="use TCP for client certificates: aqueduct+tcp://host:port",
+        )
+
+
+def _bind(
+    route: Route, address: str, *, only_tcp: bool
+) -> tuple[socket.socket | None, socket.socket | None]:
     """Return the sockets of UDP and of TCP that the scheme of an address asks for."""
     family, where = route
     if address.startswith(QUIC_SCHEME):
         return bind(socket.SOCK_DGRAM, family, where, address), None
     for attempt in range(_FREE_PORTS):
         tcp = bind(socket.SOCK_STREAM, family, where, address)
-        if address.startswith(TCP_SCHEME):
+        if only_tcp or address.startswith(TCP_SCHEME):
             return None, tcp
         try:
             return bind(socket.SOCK_DGRAM, family, tcp.getsockname()[:2], address), tcp

@@ -1,7 +1,7 @@
 """TLS 1.3 over TCP, without a socket: the contexts of both sides, and one end of a connection.
 
 A client always verifies: the chain and the name where it trusts authorities, the certificate itself
-where it has a fingerprint (IPC-TCP-4).
+where it has a fingerprint (IPC-TCP-4). A server with authorities for its clients verifies them.
 """
 
 from __future__ import annotations
@@ -15,32 +15,39 @@ from collections.abc import Iterator
 from typing import cast
 
 from aqueduct.errors import TLSError
-from aqueduct.security import ServerTLS, Trust, check
+from aqueduct.security import ServerTLS, Trust, check, check_client_trust
 
 SLICE = 128 * 1024
 """Bytes that go through TLS at once: its buffers grow to their maximum and never shrink."""
 
 
-def server_context(pair: ServerTLS, protocol: str = "") -> ssl.SSLContext:
-    """Return the context of the side that presents a certificate; ``protocol`` is for ALPN."""
-    check(pair)
+def server_context(
+    pair: ServerTLS, protocol: str = "", clients: Trust | None = None
+) -> ssl.SSLContext:
+    """Return the context of a server; ``protocol`` is for ALPN.
+
+    With ``clients``, each client has to present a certificate of one of these authorities.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.num_tickets = 0  # connections live long, and none is resumed
     if protocol:
         context.set_alpn_protocols([protocol])
-    with _readable(pair.key.rstrip() + b"\n" + pair.certificate) as path:
-        try:
-            context.load_cert_chain(path)
-        except ssl.SSLError as error:
-            raise TLSError(f"TLS cannot use the server's certificate: {error.reason}") from None
+    _present(context, pair, "the server's")
+    if clients is not None:
+        check_client_trust(clients)
+        context.verify_mode = ssl.CERT_REQUIRED
+        _trust(context, clients.authorities or b"")
     return context
 
 
-def client_context(trust: Trust, protocol: str = "") -> ssl.SSLContext:
-    """Return the context of the side that verifies; ``protocol`` is for ALPN.
+def client_context(
+    trust: Trust, protocol: str = "", certificate: ServerTLS | None = None
+) -> ssl.SSLContext:
+    """Return the context of a client; ``protocol`` is for ALPN.
 
-    With a fingerprint, `TlsSession` verifies after the handshake.
+    With a fingerprint, `TlsSession` verifies after the handshake. ``certificate`` is for servers
+    that ask for one.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
@@ -50,13 +57,30 @@ def client_context(trust: Trust, protocol: str = "") -> ssl.SSLContext:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     elif trust.authorities is not None:
-        try:
-            context.load_verify_locations(cadata=trust.authorities.decode("ascii"))
-        except (ssl.SSLError, ValueError) as error:
-            raise TLSError(f"the authority to trust is not PEM: {error}") from None
+        _trust(context, trust.authorities)
     else:
         context.load_default_certs()
+    if certificate is not None:
+        _present(context, certificate, "the client's")
     return context
+
+
+def _present(context: ssl.SSLContext, pair: ServerTLS, whose: str) -> None:
+    """Have a context present a certificate."""
+    check(pair, whose)
+    with _readable(pair.key.rstrip() + b"\n" + pair.certificate) as path:
+        try:
+            context.load_cert_chain(path)
+        except ssl.SSLError as error:
+            raise TLSError(f"TLS cannot use {whose} certificate: {error.reason}") from None
+
+
+def _trust(context: ssl.SSLContext, authorities: bytes) -> None:
+    """Have a context accept certificates of authorities."""
+    try:
+        context.load_verify_locations(cadata=authorities.decode("ascii"))
+    except (ssl.SSLError, ValueError) as error:
+        raise TLSError(f"the authority to trust is not PEM: {error}") from None
 
 
 class TlsSession:
@@ -82,6 +106,11 @@ class TlsSession:
         """The application protocol that both sides have chosen (ALPN)."""
         return self._tls.selected_alpn_protocol()
 
+    @property
+    def peer_certificate(self) -> bytes | None:
+        """The certificate of the peer in DER, if it was asked for one."""
+        return self._tls.getpeercert(binary_form=True)
+
     def handle_ciphertext(self, data: bytes | memoryview) -> None:
         """Add bytes from the network: at most `SLICE` between two reads."""
         self._incoming.write(data)
@@ -97,8 +126,7 @@ class TlsSession:
         except ssl.SSLWantReadError:
             return False
         if self._pinned is not None:
-            shown = self._tls.getpeercert(binary_form=True) or b""
-            found = hashlib.sha256(shown).hexdigest()
+            found = hashlib.sha256(self.peer_certificate or b"").hexdigest()
             if found != self._pinned:
                 raise TLSError(
                     f"its certificate has the fingerprint {found} and not the pinned one; if the "

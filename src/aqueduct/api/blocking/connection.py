@@ -28,6 +28,7 @@ from aqueduct.runtime.background import (
 )
 from aqueduct.runtime.connection_driver import close_all
 from aqueduct.runtime.headers import Headers
+from aqueduct.security import ClientCertificate
 from aqueduct.transport.address import Address
 
 T = TypeVar("T")
@@ -87,6 +88,7 @@ class ServerConnection(Connection[T]):
     entrypoint: Receiver[T]
 
     identity = Attribute[Any]("What the accept callback returned as the client's identity.")
+    certificate = Attribute[ClientCertificate | None]("The client's verified certificate, if any.")
 
     def serve(self, handler: Callable[[T], object], *, threads: int = THREADS) -> None:
         """Handle each request of this client in a thread; see `Receiver.serve`."""
@@ -229,12 +231,15 @@ def serve(
     """
     where = background()
 
-    async def accept_in_thread(headers: Headers, peer: Address) -> Any:
-        assert accept is not None
-        return await asyncio.get_running_loop().run_in_executor(None, accept, headers, peer)
+    async def accept_in_thread(*arguments: Any) -> Any:
+        ask: Any = accept
+        return await asyncio.get_running_loop().run_in_executor(None, ask, *arguments)
 
     async def open_() -> Server[Any]:
-        callback = None if accept is None else accept_in_thread
+        callback = None
+        if accept is not None:
+            servers.check_accept(accept, takes_certificate=options.get("client_trust") is not None)
+            callback = accept_in_thread
         return Server(await servers.serve(address, kind, accept=callback, **options), where)
 
     return where.run(open_())

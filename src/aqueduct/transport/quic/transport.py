@@ -54,6 +54,11 @@ class QuicTransport:
         return self.bridge.quic.original_destination_connection_id
 
     @property
+    def client_certificate(self) -> None:
+        """None: qh3 cannot ask for it."""
+        return None
+
+    @property
     def is_established(self) -> bool:
         """Whether the TLS handshake is complete."""
         return self.bridge.connected

@@ -7,7 +7,7 @@ import socket
 
 from aqueduct.errors import ConnectError
 from aqueduct.protocol.connection import ConnectionCore
-from aqueduct.security import Trust
+from aqueduct.security import ServerTLS, Trust
 from aqueduct.transport.address import Route, resolve, split_address
 from aqueduct.transport.settings import QuicSettings
 from aqueduct.transport.tcp.transport import ALPN, TcpTransport, unreachable
@@ -17,12 +17,19 @@ from aqueduct.transport.tls import TlsSession, client_context
 class TcpConnector:
     """A `Connector` for ``aqueduct+tcp://host:port``."""
 
-    def __init__(self, address: str, trust: Trust, options: QuicSettings) -> None:
+    def __init__(
+        self,
+        address: str,
+        trust: Trust,
+        options: QuicSettings,
+        certificate: ServerTLS | None = None,
+    ) -> None:
+        """``certificate`` is for servers that ask for one."""
         self.host, self._port = split_address(address)
         if not self.host or not self._port:
             missing = "port" if self.host else "host"
             raise ConnectError(f"cannot connect to {address!r}: the {missing} is missing")
-        self._context = client_context(trust, ALPN)
+        self._context = client_context(trust, ALPN, certificate)
         self._pinned = trust.pinned
         self._options = options
 

@@ -13,7 +13,7 @@ import errno
 import socket
 from time import monotonic
 
-from aqueduct.security import ServerTLS
+from aqueduct.security import ServerTLS, Trust
 from aqueduct.transport.address import TCP_SCHEME, Address, format_address
 from aqueduct.transport.admission import Admission, Droppable, neighbourhood
 from aqueduct.transport.base import MakeCore, OnTransport
@@ -75,9 +75,13 @@ class TcpListener:
         make_core: MakeCore,
         on_transport: OnTransport,
         admission: Admission[Droppable],
+        client_trust: Trust | None = None,
     ) -> None:
-        """``admission`` may count the connections of another listener, too."""
-        self._context = server_context(tls, ALPN)
+        """``admission`` may count the connections of another listener, too.
+
+        With ``client_trust``, each client needs a certificate of its authorities (AQ-TCP-1).
+        """
+        self._context = server_context(tls, ALPN, client_trust)
         self.loop = asyncio.get_running_loop()
         self.options = options
         self.flushes_due = 0

@@ -14,6 +14,7 @@ from typing import Protocol
 from aqueduct.errors import CloseCode, HostUnreachable, TLSError
 from aqueduct.observe.base import Observer
 from aqueduct.protocol.connection import ConnectionCore
+from aqueduct.security import CERTIFICATE_NEEDED
 from aqueduct.transport.address import Address, format_address
 from aqueduct.transport.base import TransportOwner
 from aqueduct.transport.settings import QuicSettings
@@ -55,6 +56,7 @@ _FOREIGN_REASONS = (
     "WRONG_VERSION_NUMBER",
 )
 _TRUST_REASONS = ("CERTIFICATE", "UNKNOWN_CA", "ACCESS_DENIED")
+_MISSING = "CERTIFICATE_REQUIRED"
 
 _lingering: set[asyncio.Task[None]] = set()
 _ciphertext = memoryview(bytearray(SLICE))
@@ -113,6 +115,8 @@ class TcpTransport:
         self._unsent_size = 0
         self._is_reading = self._is_writing = False
         self._has_input_ended = False
+        self._has_alerted = False
+        """Whether this side has ended the connection by an alert of TLS."""
         self._is_released = False
         self._flush_due = False
         self._timer: asyncio.TimerHandle | None = None
@@ -122,6 +126,11 @@ class TcpTransport:
         self._bytes_sent = self._bytes_received = self._writes = self._reads = 0
 
     # -- the Protocol -----------------------------------------------------------------------------
+
+    @property
+    def client_certificate(self) -> bytes | None:
+        """The certificate of the client in DER, which TLS has verified if it has asked for it."""
+        return self._session.peer_certificate if self.core.side is Side.SERVER else None
 
     @property
     def is_established(self) -> bool:
@@ -196,7 +205,7 @@ class TcpTransport:
         if self._is_released:
             return
         self._is_released = True
-        had_closed = self.engine.has_closed and not self._unsent
+        had_closed = (self.engine.has_closed or self._has_alerted) and not self._unsent
         self.engine.release()
         if self._timer is not None:
             self._timer.cancel()
@@ -274,10 +283,19 @@ class TcpTransport:
     def _fail_tls(self, error: ssl.SSLError, now: float) -> None:
         reason = str(error.reason or error)
         if isinstance(error, ssl.SSLCertVerificationError):
+            self._has_alerted = True
             self.engine.lose(NOT_TRUSTED, str(error.verify_message), now)
+        elif reason == "PEER_DID_NOT_RETURN_A_CERTIFICATE":
+            self._has_alerted = True
+            self.engine.lose(NOT_TRUSTED, "the client has no certificate", now)
         elif any(each in reason for each in _FOREIGN_REASONS):
             self.engine.lose(FOREIGN, reason, now)
         elif any(each in reason for each in _TRUST_REASONS):
+            if self.is_established:  # TLS 1.3: a server verifies after its client
+                wrong = f"the client's certificate is not accepted ({reason})"
+                said = CERTIFICATE_NEEDED if _MISSING in reason else wrong
+                self.engine.lose(CloseCode.UNAUTHENTICATED, said, now)
+                return
             self.engine.lose(NOT_TRUSTED, f"the peer says {reason}", now)
         else:
             self.engine.lose(CloseCode.TRANSPORT, f"TLS failed: {reason}", now)
