@@ -12,6 +12,7 @@ import os
 import ssl
 import tempfile
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import cast
 
 from aqueduct.errors import TLSError
@@ -19,6 +20,9 @@ from aqueduct.security import ServerTLS, Trust, check, check_client_trust
 
 SLICE = 128 * 1024
 """Bytes that go through TLS at once: its buffers grow to their maximum and never shrink."""
+_CONTEXTS = 64
+"""Contexts of clients that are kept: parsing an authority takes as long as a fifth of a handshake.
+"""
 
 
 def server_context(
@@ -47,8 +51,18 @@ def client_context(
     """Return the context of a client; ``protocol`` is for ALPN.
 
     With a fingerprint, `TlsSession` verifies after the handshake. ``certificate`` is for servers
-    that ask for one.
+    that ask for one. Connections share a context, except for one with a private key or with the
+    system's authorities, which may change.
     """
+    if certificate is None and (trust.pinned is not None or trust.authorities is not None):
+        return _shared_context(trust, protocol)
+    context = _client_context(trust, protocol)
+    if certificate is not None:
+        _present(context, certificate, "the client's")
+    return context
+
+
+def _client_context(trust: Trust, protocol: str) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     if protocol:
@@ -60,9 +74,10 @@ def client_context(
         _trust(context, trust.authorities)
     else:
         context.load_default_certs()
-    if certificate is not None:
-        _present(context, certificate, "the client's")
     return context
+
+
+_shared_context = lru_cache(maxsize=_CONTEXTS)(_client_context)
 
 
 def _present(context: ssl.SSLContext, pair: ServerTLS, whose: str) -> None:
@@ -117,7 +132,7 @@ class TlsSession:
 
     def poll_ciphertext(self) -> bytes:
         """Return the bytes to send to the network."""
-        return self._outgoing.read()
+        return self._outgoing.read() if self._outgoing.pending else b""
 
     def shake_hands(self) -> bool:
         """Continue the handshake; return whether it is done. Raise `TLSError` or `ssl.SSLError`."""
@@ -137,15 +152,18 @@ class TlsSession:
 
     def read_into(self, room: memoryview) -> tuple[int, bool]:
         """Fill a buffer with plaintext; return its length, and whether the peer has closed."""
-        at = 0
+        at, size = 0, len(room)
+        tls, incoming = self._tls, self._incoming
         try:
-            while at < len(room):
+            while at < size:
                 # Typeshed lacks the return type with a buffer, and does not accept a view as one.
-                view = cast(bytearray, room[at:])
-                got = cast(int, self._tls.read(len(view), view))
+                view = cast(bytearray, room[at:] if at else room)
+                got = cast(int, tls.read(size - at, view))
                 if not got:
                     return at, True
                 at += got
+                if not incoming.pending and not tls.pending():
+                    break  # another read would raise, which costs as much as to decrypt
         except ssl.SSLWantReadError:
             pass
         return at, False

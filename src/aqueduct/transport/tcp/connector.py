@@ -29,8 +29,7 @@ class TcpConnector:
         if not self.host or not self._port:
             missing = "port" if self.host else "host"
             raise ConnectError(f"cannot connect to {address!r}: the {missing} is missing")
-        self._context = client_context(trust, ALPN, certificate)
-        self._pinned = trust.pinned
+        self._trust, self._certificate = trust, certificate
         self._options = options
 
     async def resolve(self) -> list[Route]:
@@ -40,7 +39,8 @@ class TcpConnector:
     def open(self, route: Route, core: ConnectionCore) -> TcpTransport:
         """Return a transport with a socket that is not connected yet."""
         family, where = route
-        session = TlsSession(self._context, self.host, self._pinned)
+        context = client_context(self._trust, ALPN, self._certificate)
+        session = TlsSession(context, self.host, self._trust.pinned)
         session.shake_hands()
         try:
             sock = socket.socket(family, socket.SOCK_STREAM)

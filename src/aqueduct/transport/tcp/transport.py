@@ -333,7 +333,8 @@ class TcpTransport:
                 self._fail_tls(error, now)
             else:
                 engine.receive(bytes(_plaintext[:size]), now)
-        self._send(session.poll_ciphertext())  # of the handshake, or an alert
+        if not session.established:
+            self._send(session.poll_ciphertext())  # the peer waits for it, or it is an alert
         if has_ended:
             self._input_ended("", now)
             return
@@ -353,8 +354,11 @@ class TcpTransport:
     def _flush(self, now: float) -> None:
         data = self.engine.flush(now, self._unsent_size)
         if data:
+            # Behind the end of the handshake, which leaves with the first bytes.
             for piece in self._session.encrypt(data):
                 self._send(piece)
+        else:
+            self._send(self._session.poll_ciphertext())
         if self.engine.has_closed and self._close_by == _NEVER:
             self._close_by = now + _CLOSING
 
