@@ -245,10 +245,16 @@ def test_an_invalid_address_is_rejected(address: str) -> None:
         split_address(address)
 
 
+def test_an_address_of_another_scheme_is_rejected() -> None:
+    with pytest.raises(ValueError, match="scheme"):
+        split_address("https://host:1")
+
+
 def test_addresses_of_both_families_are_parsed() -> None:
     assert split_address("127.0.0.1:1") == ("127.0.0.1", 1)
     assert split_address("[::1]:2") == ("::1", 2)
     assert split_address("aqueduct://localhost:3") == ("localhost", 3)
+    assert split_address("aqueduct+tcp://[::1]:4") == ("::1", 4)
 
 
 async def test_the_command_prints_its_address_and_finally_its_counts() -> None:

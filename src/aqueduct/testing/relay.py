@@ -283,7 +283,10 @@ def _udp_socket(host: str) -> socket.socket:
 
 def split_address(address: str) -> tuple[str, int]:
     """Split ``host:port`` or ``[::1]:port``; raise ValueError if it is neither."""
-    host, colon, port = address.removeprefix("aqueduct://").rpartition(":")
+    scheme, mark, where = address.rpartition("://")
+    if mark and scheme not in ("aqueduct", "aqueduct+quic", "aqueduct+tcp"):
+        raise ValueError(f"{address!r} does not begin with a scheme of Aqueduct")
+    host, colon, port = where.rpartition(":")
     if not colon or not port.isdecimal() or not host or int(port) > 65_535:
         raise ValueError(f"{address!r} is not of the form host:port")
     return host.strip("[]"), int(port)
