@@ -132,10 +132,10 @@ def connect(
             certificate=certificate,
         )
         error: AqueductError | None = None
-        ways = "UDP allowed" if len(connectors) == 1 else "UDP or TCP allowed"
+        protocols = " or ".join(connector.protocol for connector in connectors)
         silence = ConnectTimeout(
             f"no answer from {address} within {timeout:g} s; "
-            f"is the server running, and {ways} on the path?"
+            f"is the server running{f', and {protocols} allowed on the path' if protocols else ''}?"
         )
         deadline = asyncio.get_running_loop().time() + timeout
         routes = await _resolve_in_time(connectors[0], deadline)

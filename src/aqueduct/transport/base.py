@@ -153,6 +153,10 @@ class Connector(Protocol):
     def host(self) -> str:
         """The server's host as the caller wrote it, for error texts."""
 
+    @property
+    def protocol(self) -> str:
+        """What a firewall has to let pass, for error texts: UDP, TCP or nothing."""
+
     async def resolve(self) -> list[Route]:
         """Return the routes to the server, the preferred one first; raise `ConnectError`."""
 

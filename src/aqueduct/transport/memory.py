@@ -351,6 +351,8 @@ class MemoryListener:
 class MemoryConnector:
     """A `Connector` for a name."""
 
+    protocol = ""
+
     def __init__(self, address: str) -> None:
         self.host = address.removeprefix(SCHEME)
 

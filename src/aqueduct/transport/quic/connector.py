@@ -32,6 +32,8 @@ _tickets = ClientTickets()
 class QuicConnector:
     """A `Connector` for ``host:port``."""
 
+    protocol = "UDP"
+
     def __init__(self, address: str, trust: Trust, options: QuicSettings, early_data: bool) -> None:
         self.host, self._port = split_address(address)
         if not self.host or not self._port:

@@ -17,6 +17,8 @@ from aqueduct.transport.tls import TlsSession, client_context
 class TcpConnector:
     """A `Connector` for ``aqueduct+tcp://host:port``."""
 
+    protocol = "TCP"
+
     def __init__(
         self,
         address: str,
