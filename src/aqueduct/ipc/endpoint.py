@@ -143,13 +143,9 @@ class Endpoint(Generic[T]):
         self._loop = asyncio.get_running_loop()
         self._opening = self._loop.create_future()
         try:
+            max_pdu = self._config.max_pdu
             transport = await _open_transport(
-                self._asked_address,
-                self,
-                self._config.max_pdu,
-                self._tls,
-                self._trust,
-                self._limits,
+                self._asked_address, self, max_pdu, self._tls, self._trust, self._limits
             )
             if self._closing is not None:
                 await transport.close()
@@ -210,11 +206,7 @@ class Endpoint(Generic[T]):
         if not self._is_open:
             return
         try:
-            handlers = {task for task in self._tasks if task is not closer}
-            for task in handlers:
-                task.cancel()
-            if handlers:
-                await asyncio.wait(handlers)
+            await self._end_handlers({task for task in self._tasks if task is not closer})
             if closer in self._tasks:
                 await asyncio.wait({closer})
         finally:
@@ -225,6 +217,12 @@ class Endpoint(Generic[T]):
                 if not receiver.done():
                     receiver.set_result(None)
             await self._transport.close()
+
+    async def _end_handlers(self, tasks: set[asyncio.Task[None]]) -> None:
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
 
     def __del__(self) -> None:
         if getattr(self, "_is_open", False) and not self._closed:
@@ -259,8 +257,8 @@ class Endpoint(Generic[T]):
     def resize(self, max_pdu: int) -> None:
         """Change the PDU size of new transfers, within what the transport carries (IPC-CONF-4).
 
-        Transfers that have begun keep theirs. A sender whose PDUs are too large for this endpoint
-        is notified, and splits its message again.
+        Transfers under way keep theirs. A sender whose PDU is too large for this endpoint is told,
+        and cuts its message anew.
         """
         self._check_open()
         self._check_loop()
@@ -275,7 +273,7 @@ class Endpoint(Generic[T]):
     def change_owner(self) -> None:
         """Take a new owner id now, before `IpcSettings.owner_id_lifetime` has passed (IPC-ID-1).
 
-        Senders that know the previous id are sent the new one, at the cost of a round trip; no
+        Senders that know the former id are told the new one, at the cost of a round trip; no
         transfer is interrupted.
         """
         self._check_open()
