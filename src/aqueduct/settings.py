@@ -231,6 +231,17 @@ def shown(value: object, unit: str) -> str:
     return f"{_number(value)} s" if unit == "seconds" else _number(value)
 
 
+def check_type(
+    name: str, value: object, kind: type, how: str, *, is_required: bool = False
+) -> None:
+    """Raise `TypeError` if an argument is not of a type; ``how`` says what makes one.
+
+    An argument that is not required may be None.
+    """
+    if (is_required or value is not None) and not isinstance(value, kind):
+        raise TypeError(f"{name} is what {how} returns, not {value!r}")
+
+
 def _limit(bound: Bound, values: Mapping[str, Any]) -> Any:
     return values[bound] if isinstance(bound, str) else bound
 

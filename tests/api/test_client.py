@@ -41,6 +41,31 @@ async def test_a_connection_may_be_awaited_and_closed_by_hand() -> None:
         await connection.close()
 
 
+@pytest.mark.parametrize("call", ["connect", "serve"])
+@pytest.mark.parametrize(
+    ("argument", "says"),
+    [
+        ("limits", r"limits is what aqueduct\.Limits\(…\) returns, not 5"),
+        ("delivery", r"delivery is what aqueduct\.Delivery\(…\) returns, not 5"),
+        ("options", r"options is what aqueduct\.QuicSettings\(…\) returns, not 5"),
+        ("security", r"(trust is what aqueduct\.trust|tls is what aqueduct\.tls)\(.*\) returns"),
+        ("address", "an address is a string such as 'host:port', not 5"),
+    ],
+)
+def test_an_argument_of_a_wrong_type_is_a_type_error_at_the_call(
+    call: str, argument: str, says: str
+) -> None:
+    security = {"connect": ("trust", aqueduct.dev_trust()), "serve": ("tls", aqueduct.dev_tls())}
+    name, given = security[call]
+    options: dict[str, Any] = {name: given}
+    for wrong in (5, None) if argument == "security" else (5,):
+        options[name if argument == "security" else argument] = wrong
+        address = options.pop("address", "memory://")
+        for place in (aqueduct, aqueduct.blocking):
+            with pytest.raises(TypeError, match=says):
+                getattr(place, call)(address, **options)
+
+
 async def test_an_error_in_the_block_closes_the_connection_and_is_not_hidden() -> None:
     async with aqueduct.serve("127.0.0.1:0", tls=aqueduct.dev_tls()) as server:
         with pytest.raises(ZeroDivisionError):

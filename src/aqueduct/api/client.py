@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Required, TypedDict, TypeVar, Unpack, ove
 from aqueduct.api.connection import (
     Connection,
     Opening,
+    check_arguments,
     close_trace,
     open_trace,
     with_trace,
@@ -32,6 +33,7 @@ from aqueduct.protocol.config import Config, Delivery, Limits, config_of
 from aqueduct.protocol.connection import ConnectionCore
 from aqueduct.runtime.headers import HeadersLike, to_pairs
 from aqueduct.security import ServerTLS, Trust
+from aqueduct.settings import check_type
 from aqueduct.transport.address import Route
 from aqueduct.transport.base import Connector
 from aqueduct.transport.schemes import QuicSettings, connectors_for
@@ -117,9 +119,13 @@ def connect(
     round trip sooner. Errors of connecting, such as `Refused`, are then raised by the channels, by
     `Connection.wait_ready` and at the end of ``async with``.
 
-    Raises `ConnectError` or one of its subclasses.
+    Raises `TypeError` at the call for an argument of a wrong type, and `ConnectError` or one of its
+    subclasses when it connects.
     """
     codec_for(kind)  # raise here for a type that cannot be one
+    check_arguments(address, options)
+    check_type("trust", trust, Trust, "aqueduct.trust(…)", is_required=True)
+    check_type("certificate", certificate, ServerTLS, "aqueduct.tls(cert, key)")
     chosen, pairs = choose(kind, codec, to_pairs(headers))
     config = config_of(limits, delivery)
 

@@ -26,8 +26,10 @@ from aqueduct.observe.base import ObservedConnection, Observer, ObserverFactory
 from aqueduct.runtime.connection_driver import ConnectionDriver
 from aqueduct.runtime.headers import Headers
 from aqueduct.security import CERTIFICATE_HINT, CERTIFICATE_NEEDED, TRUST_HINT
+from aqueduct.settings import check_type
 from aqueduct.transport.address import Address, format_address
 from aqueduct.transport.base import Transport
+from aqueduct.transport.settings import QuicSettings
 
 if TYPE_CHECKING:
     from aqueduct.observe.trace import Trace
@@ -276,3 +278,10 @@ def with_trace(
         return TraceObserver(trace, connection)
 
     return (*observers, record)
+
+
+def check_arguments(address: object, options: object) -> None:
+    """Raise `TypeError` if an argument of `connect` or `serve` has the wrong type."""
+    if not isinstance(address, str):
+        raise TypeError(f"an address is a string such as 'host:port', not {address!r}")
+    check_type("options", options, QuicSettings, "aqueduct.QuicSettings(…)")

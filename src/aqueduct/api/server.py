@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, Required, Self, TypedDict, TypeV
 from aqueduct.api.connection import (
     Connection,
     Opening,
+    check_arguments,
     close_trace,
     open_trace,
     with_trace,
@@ -41,6 +42,7 @@ from aqueduct.security import (
     Trust,
     read_client_certificate,
 )
+from aqueduct.settings import check_type
 from aqueduct.transport.address import Address
 from aqueduct.transport.base import Listener, Transport
 from aqueduct.transport.schemes import QuicSettings, listen
@@ -530,11 +532,14 @@ def serve(
     """
     codec_for(kind)  # raise here for a type that cannot be one
     choose(kind, codec, ())
+    check_arguments(address, options)
+    check_type("tls", tls, ServerTLS, "aqueduct.tls(cert, key)", is_required=True)
+    check_type("client_trust", client_trust, Trust, "aqueduct.trust(…)")
+    config = config_of(limits, delivery)
     if accept is not None:
         check_accept(accept, takes_certificate=client_trust is not None)
 
     async def open_() -> Server[Any]:
-        config = config_of(limits, delivery)
         early = Budget(config.max_early_total, config.early_allowance)
         server: Server[Any]
         listener = await listen(

@@ -9,7 +9,7 @@ from aqueduct.ipc.address import parse
 from aqueduct.ipc.core.settings import IpcSettings
 from aqueduct.ipc.transports.tcp import TcpLimits
 from aqueduct.security import ServerTLS, Trust
-from aqueduct.settings import LONGEST
+from aqueduct.settings import LONGEST, check_type
 
 
 def check_arguments(
@@ -24,10 +24,10 @@ def check_arguments(
     scheme = parse(address).scheme
     if on_message is not None and not callable(on_message):
         raise TypeError(f"on_message is a function, not {on_message!r}")
-    _check_type("tls", tls, ServerTLS, "aqueduct.tls(cert, key)")
-    _check_type("trust", trust, Trust, "aqueduct.trust(…)")
-    _check_type("config", config, IpcSettings, "ipc.IpcSettings(…)")
-    _check_type("limits", limits, TcpLimits, "ipc.TcpLimits(…)")
+    check_type("tls", tls, ServerTLS, "aqueduct.tls(cert, key)")
+    check_type("trust", trust, Trust, "aqueduct.trust(…)")
+    check_type("config", config, IpcSettings, "ipc.IpcSettings(…)")
+    check_type("limits", limits, TcpLimits, "ipc.TcpLimits(…)")
     if scheme != "tls" and (tls is not None or trust is not None or limits is not None):
         raise LocalProtocolError(
             f"tls, trust and limits are for tls:// addresses, not for {address}"
@@ -52,8 +52,3 @@ def check_timeout(timeout: float) -> float:
     if not math.isfinite(timeout) or timeout < 0:
         raise ValueError(f"a timeout is 0 or more seconds, not {timeout}; leave it out for none")
     return min(timeout, LONGEST)
-
-
-def _check_type(name: str, value: object, kind: type, how: str) -> None:
-    if value is not None and not isinstance(value, kind):
-        raise TypeError(f"{name} is what {how} returns, not {value!r}")

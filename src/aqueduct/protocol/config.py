@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from aqueduct.settings import KIB, MIB, declare, seconds, whole
+from aqueduct.settings import KIB, MIB, check_type, declare, seconds, whole
 from aqueduct.wire.primitives import MAX_VARINT
 
 _RESERVE = 16 * KIB
@@ -397,7 +397,9 @@ declare(Config, _derive_totals)
 
 
 def config_of(limits: Limits | None, delivery: Delivery | None) -> Config:
-    """Return the configuration with what an application sets."""
+    """Return the configuration with what an application sets; raise `TypeError` for other types."""
+    check_type("limits", limits, Limits, "aqueduct.Limits(…)")
+    check_type("delivery", delivery, Delivery, "aqueduct.Delivery(…)")
     chosen = delivery or _DELIVERY
     return Config(
         limits=limits or Limits(),
