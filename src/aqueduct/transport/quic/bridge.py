@@ -409,6 +409,7 @@ class Bridge:
                 if action.code in IMMEDIATE_CLOSE_CODES and not self._is_handshaking_early():
                     self._close()
         pieces += self._reset_now(room)
+        self._meter.add_sent(before - room.bytes)
         self._unsent += before - room.bytes + pieces * _FRAME_HEAD
         # A datagram may need a packet of its own.
         self._pieces = PIECES if largest >= 0 else self._pieces + pieces
@@ -522,10 +523,10 @@ class Bridge:
         if not (self._closed or self.ended) and (closed := quic.closed_with) is not None:
             # qh3 reports the end only when draining is over, and accepts nothing until then.
             self._handle_rare(closed, now)
-        rtt = quic.core.smoothed_rtt if quic.core is not None else None
-        if rtt is not None:
+        native = quic.core
+        if native is not None and (rtt := native.smoothed_rtt) is not None:
             core.handle_rtt(rtt)
-            self._meter.add_round_trip(rtt)
+            self._meter.add_round_trip(rtt, native.latest_rtt or rtt)
 
     def _handle_rare(self, event: QuicEvent, now: float) -> None:
         core = self.core

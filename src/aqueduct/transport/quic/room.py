@@ -22,6 +22,8 @@ MAX_QUANTUM: Final = 32 * 1024
 """Most bytes of a sender's turn; shorter turns make packets of many sizes, and cost throughput."""
 _QUIET: Final = 32 * 1024
 """Bytes in flight with which this side does not delay its own packets."""
+_SAMPLES: Final = 32
+"""Round trips without more than that, after which the smoothed time has forgotten the delay."""
 
 
 class RoomMeter:
@@ -32,22 +34,36 @@ class RoomMeter:
     the bytes in flight are also limited by the round-trip time, as it is without that queue.
     """
 
-    __slots__ = ("_quic", "_round_trip", "credit")
+    __slots__ = ("_latest", "_quic", "_round_trip", "_samples", "credit")
 
     def __init__(self, quic: Engine) -> None:
         self._quic = quic
         self.credit = StreamCredit()
         self._round_trip = 0.0
         """The round-trip time while few bytes are in flight, or the shortest since."""
+        self._latest = 0.0
+        """The last one that was measured."""
+        self._samples = 0
+        """How many were measured since more bytes were in flight."""
 
-    def add_round_trip(self, seconds: float) -> None:
-        """Learn the smoothed round-trip time."""
-        if (
-            seconds < self._round_trip
-            or not self._round_trip
-            or self._quic.bytes_in_flight < _QUIET
-        ):
-            self._round_trip = seconds
+    def add_round_trip(self, smoothed: float, latest: float) -> None:
+        """Learn the smoothed round-trip time, and the last one that was measured.
+
+        When all is acknowledged after bulk, the smoothed time is still that of the bulk. If it
+        counted, more would be in flight the next time, which would delay each packet even more.
+        """
+        if latest != self._latest:
+            self._latest = latest
+            self._samples += 1
+        if self._quic.bytes_in_flight >= _QUIET:
+            self._samples = 0
+        if smoothed < self._round_trip or not self._round_trip or self._samples >= _SAMPLES:
+            self._round_trip = smoothed
+
+    def add_sent(self, size: int) -> None:
+        """Learn how many bytes QUIC was handed at once."""
+        if size >= _QUIET:
+            self._samples = 0
 
     def measure(self, room: Room, *, is_early: bool) -> None:
         """Set what there is room for."""
