@@ -92,7 +92,7 @@ class End(NullObserver):
             if isinstance(event, PeerHeaders) and self.side is Side.SERVER:
                 if not self.core.is_ready and not self.core.has_ended:
                     self.core.accept((), self.now)
-        sent = parse(self.engine.flush(self.now, backlog))
+        sent = parse(b"".join(self.engine.flush(self.now, backlog)))
         self.events += self.core.poll_events()
         self.frames += sent
         return sent

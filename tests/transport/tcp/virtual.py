@@ -75,7 +75,7 @@ class VirtualTcp(TappedNetwork):
         """Send what the core of ``side`` queued, and set its timer."""
         engine = self.engines[side]
         had_ended = engine.has_ended
-        data = engine.flush(self.clock.now, self._backlog[side])
+        data = b"".join(engine.flush(self.clock.now, self._backlog[side]))
         if data:
             self._send(side, data)
         self._set_timer(side)

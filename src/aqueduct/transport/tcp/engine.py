@@ -13,7 +13,7 @@ from typing import Final
 
 from aqueduct.errors import CloseCode, RemoteProtocolError
 from aqueduct.observe.base import Observer
-from aqueduct.protocol.actions import ResetStream, Room, SendDatagram, WriteStream
+from aqueduct.protocol.actions import Action, ResetStream, Room, SendDatagram, WriteStream
 from aqueduct.protocol.connection import ConnectionCore
 from aqueduct.transport.address import Address, format_address
 from aqueduct.transport.base import IMMEDIATE_CLOSE_CODES, shortened
@@ -45,6 +45,9 @@ URGENT: Final = 64 * 1024
 """Bytes beyond that for datagrams and frames that carry no message."""
 _QUANTUM: Final = 32 * 1024
 """Bytes of a sender's turn: the sixteenth part of what the kernel and this side buffer."""
+_PORTION: Final = MAX_RECORD - 64
+"""Bytes that are taken from the core at once: with their heads they fill one record, and four
+records of TLS."""
 _PIECES: Final = 256
 """Most writes of a flush; the rest waits for the next turn of the event loop."""
 
@@ -141,7 +144,7 @@ class QmuxEngine:
         self._liveness.start(now)
         self.core.handle_datagram_limit(MAX_DATAGRAM)
 
-    def receive(self, data: bytes, now: float) -> None:
+    def receive(self, data: bytes | memoryview, now: float) -> None:
         """Handle decrypted bytes of the peer."""
         if self.has_ended or self._has_failed:
             return
@@ -182,8 +185,8 @@ class QmuxEngine:
 
     # -- outputs ----------------------------------------------------------------------------------
 
-    def flush(self, now: float, backlog: int) -> bytes:
-        """Return what to send, in records; ``backlog`` bytes wait for the socket already."""
+    def flush(self, now: float, backlog: int) -> list[bytes]:
+        """Return the records to send; ``backlog`` bytes wait for the socket already."""
         self.has_more = False
         if self._is_early and self.core.is_ready:
             self._is_early = False
@@ -240,35 +243,44 @@ class QmuxEngine:
     # -- writing ----------------------------------------------------------------------------------
 
     def _write_actions(self, now: float, backlog: int) -> None:
-        output, writer = self._output, self._writer
+        output = self._output
         closing = output.closing
         if closing is not None and closing.code in IMMEDIATE_CLOSE_CODES:
             output.clear()
         room = Room()
         left = WINDOW - backlog
-        room.bytes = left if left > 0 else 0
         room.urgent = max(0, min(left, 0) + URGENT)
         room.quantum, room.writes = _QUANTUM, _PIECES
         self._credit.measure(room, is_early=self._is_early)
+        left = max(0, left)
         count = 0
-        for action in self.core.poll_actions(room):
-            count += 1
-            if isinstance(action, WriteStream):
-                self._write_stream(action)
-            elif isinstance(action, SendDatagram):
-                if not self._is_late(now):  # AQ-TCP-10: else it counts as lost
-                    writer.add(datagram_head(len(action.data)), action.data)
-                    if self.observer is not None:
-                        self.observer.datagram_written(action.data)
-            elif isinstance(action, ResetStream):
-                self._reset_stream(action)
-            else:
-                self.has_closed = True
-                writer.add(encode_frame(Close(action.code, shortened(action.reason))))
+        while True:
+            room.bytes = portion = min(left, _PORTION)
+            actions = self.core.poll_actions(room)
+            count += len(actions)
+            for action in actions:
+                self._write_action(action, now)
+            left -= portion - room.bytes
+            if room.bytes > 0 or room.writes <= 0 or left <= 0:
+                break
         self._written += count
         self.has_more = bool(count) and output.is_waiting and not self.has_closed
         if count and now >= self._ping_due_at:
             self._wants_ping = True
+
+    def _write_action(self, action: Action, now: float) -> None:
+        if isinstance(action, WriteStream):
+            self._write_stream(action)
+        elif isinstance(action, SendDatagram):
+            if not self._is_late(now):  # AQ-TCP-10: else it counts as lost
+                self._writer.add(datagram_head(len(action.data)), action.data)
+                if self.observer is not None:
+                    self.observer.datagram_written(action.data)
+        elif isinstance(action, ResetStream):
+            self._reset_stream(action)
+        else:
+            self.has_closed = True
+            self._writer.add(encode_frame(Close(action.code, shortened(action.reason))))
 
     def _write_stream(self, write: WriteStream) -> None:
         sent = self._sent.get(write.stream)
@@ -280,16 +292,20 @@ class QmuxEngine:
         data = write.data
         if self.observer is not None:
             self.observer.stream_written(stream, data, write.fin)
+        size = len(data)
         most = self._writer.largest - _STREAM_HEAD
-        while len(data) > most:
-            self._writer.add(stream_head(stream, offset, most, False), data[:most])
-            data = data[most:]
-            offset += most
-        self._writer.add(stream_head(stream, offset, len(data), write.fin), data)
+        if size <= most:
+            self._writer.add(stream_head(stream, offset, size, write.fin), data)
+        else:
+            view = memoryview(data)  # no copies: a frame that opens a channel may be large
+            for at in range(0, size, most):
+                piece = view[at : at + most]
+                fin = write.fin and at + most >= size
+                self._writer.add(stream_head(stream, offset + at, len(piece), fin), piece)
         if write.fin:
             self._sent.pop(write.stream, None)
         else:
-            self._sent[write.stream] = stream, offset + len(data)
+            self._sent[write.stream] = stream, offset + size
 
     def _reset_stream(self, action: ResetStream) -> None:
         sent = self._sent.pop(action.stream, None)

@@ -294,16 +294,21 @@ class RecordReader:
         self._at = 0
         """Where the next record begins in the data."""
         self._pieces: list[bytes] = []
-        """What came behind the data, while it was too short for a record."""
+        """What came behind the data, while both are too short for a record."""
         self.held = 0
         """Bytes of records that were not returned."""
         self._needed = 1
         """Bytes with which the next record may be complete."""
 
-    def feed(self, data: bytes) -> None:
-        """Add bytes of the connection."""
-        self._pieces.append(data)
+    def feed(self, data: bytes | memoryview) -> None:
+        """Add bytes of the connection; the buffer of a view may be used again after that."""
         self.held += len(data)
+        if self.held >= self._needed and not self._pieces:
+            rest = self._data[self._at :]
+            self._data = b"".join((rest, data))
+            self._at = 0
+        else:
+            self._pieces.append(bytes(data))
 
     def next(self) -> tuple[bytes, int, int] | None:
         """Return data, and where the next complete record starts and stops in it; None if none.
@@ -332,6 +337,9 @@ class RecordReader:
                 self.held -= stop - at
                 self._needed = 1
                 return data, start, stop
+        if self._at == len(self._data):
+            self._data = b""  # an idle connection holds no buffer
+            self._at = 0
         return None
 
 
@@ -342,7 +350,7 @@ class RecordWriter:
 
     def __init__(self) -> None:
         self._largest = MIN_RECORD
-        self._frames: list[bytes] = []
+        self._frames: list[bytes | memoryview] = []
         self._size = 0
         """Bytes of the frames of the record that is not complete."""
         self._records: list[bytes] = []
@@ -358,7 +366,7 @@ class RecordWriter:
         """The most bytes of a frame."""
         return self._largest
 
-    def add(self, head: bytes, data: bytes = b"") -> None:
+    def add(self, head: bytes, data: bytes | memoryview = b"") -> None:
         """Add a frame; it is not longer than a record."""
         size = len(head) + len(data)
         if self._size + size > self._largest:
@@ -369,18 +377,16 @@ class RecordWriter:
         self._size += size
         self.size += size
 
-    def take(self) -> bytes:
+    def take(self) -> list[bytes]:
         """Return the records."""
         self._complete()
-        if not self._records:
-            return b""
-        data = b"".join(self._records)
-        self._records.clear()
-        return data
+        records = self._records
+        if records:
+            self._records = []
+        return records
 
     def _complete(self) -> None:
         if self._frames:
-            self._records.append(encode_integer(self._size))
-            self._records += self._frames
+            self._records.append(b"".join((encode_integer(self._size), *self._frames)))
             self._frames.clear()
             self._size = 0

@@ -352,12 +352,12 @@ class TcpTransport:
     # -- writing ----------------------------------------------------------------------------------
 
     def _flush(self, now: float) -> None:
-        data = self.engine.flush(now, self._unsent_size)
-        if data:
+        records = self.engine.flush(now, self._unsent_size)
+        for record in records:
             # Behind the end of the handshake, which leaves with the first bytes.
-            for piece in self._session.encrypt(data):
+            for piece in self._session.encrypt(record):
                 self._send(piece)
-        else:
+        if not records:
             self._send(self._session.poll_ciphertext())
         if self.engine.has_closed and self._close_by == _NEVER:
             self._close_by = now + _CLOSING
