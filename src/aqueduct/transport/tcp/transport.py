@@ -59,9 +59,12 @@ _TRUST_REASONS = ("CERTIFICATE", "UNKNOWN_CA", "ACCESS_DENIED")
 _MISSING = "CERTIFICATE_REQUIRED"
 
 _lingering: set[asyncio.Task[None]] = set()
-_ciphertext = memoryview(bytearray(SLICE))
-_plaintext = memoryview(bytearray(2 * SLICE))
+_ciphertext = memoryview(bytearray(2 * SLICE))
+_plaintext = memoryview(bytearray(3 * SLICE))
 """Buffers that all connections share: each read is processed before the next one."""
+# glibc returns free memory beyond 128 KiB to the kernel, so that buffers cost page faults again and
+# again. Once a block of this size was freed, it keeps 2 MiB (mallopt(3), M_MMAP_THRESHOLD).
+bytes(1 << 20)
 
 
 class Endpoint(Protocol):
@@ -305,7 +308,9 @@ class TcpTransport:
     def _readable(self) -> None:
         now = monotonic()
         try:
-            size = self._socket.recv_into(_ciphertext)
+            # Until the handshake is done, no more than TLS is given at once.
+            most = 0 if self.engine.is_started else SLICE
+            size = self._socket.recv_into(_ciphertext, most)
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
@@ -320,7 +325,7 @@ class TcpTransport:
         session, engine = self._session, self.engine
         self._reads += 1
         self._bytes_received += len(data)
-        session.handle_ciphertext(data)
+        session.handle_ciphertext(data[:SLICE])
         has_ended = False
         if not engine.is_started and not self._shake_hands(now):
             if self._bytes_received > self.core.config.max_handshake:
@@ -329,10 +334,14 @@ class TcpTransport:
         elif not engine.has_ended:
             try:
                 size, has_ended = session.read_into(_plaintext)
+                for start in range(SLICE, len(data), SLICE):
+                    session.handle_ciphertext(data[start : start + SLICE])
+                    more, has_ended = session.read_into(_plaintext[size:])
+                    size += more
             except ssl.SSLError as error:
                 self._fail_tls(error, now)
             else:
-                engine.receive(bytes(_plaintext[:size]), now)
+                engine.receive(_plaintext[:size], now)
         if not session.established:
             self._send(session.poll_ciphertext())  # the peer waits for it, or it is an alert
         if has_ended:
