@@ -261,7 +261,7 @@ class QmuxEngine:
             for action in actions:
                 self._write_action(action, now)
             left -= portion - room.bytes
-            if room.bytes > 0 or room.writes <= 0 or left <= 0:
+            if room.bytes > 0 or room.writes <= 0 or left < _PORTION:
                 break
         self._written += count
         self.has_more = bool(count) and output.is_waiting and not self.has_closed
