@@ -56,9 +56,13 @@ demo: $(INSTALLED)  ## run a pipeline: devices, channels, ingest, Spark, tables 
 	@rm -rf build/demo
 	@$(BIN)/aqueduct pipeline --duration 20 --rate 5000 --out build/demo
 
-test: $(INSTALLED)  ## run check, then all tests
-	@$(MAKE) --no-print-directory -j2 check $(JAVA)
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
+test: $(INSTALLED)  ## run check and all tests at the same time
+	@mkdir -p build; ( $(MAKE) --no-print-directory check > build/check.log 2>&1; \
+		status=$$?; echo; cat build/check.log; exit $$status ) & check=$$!; \
+	$(MAKE) --no-print-directory $(JAVA); \
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup; tests=$$?; \
+	wait $$check || { cat build/check.log; echo "make test: check has failed"; exit 1; }; \
+	exit $$tests
 
 soak: $(INSTALLED)  ## run SEEDS (20000) simulations per protocol, attacks, leak, loss and crash tests; 40 minutes
 	for protocol in channels ipc; do $(BIN)/python -m aqueduct.testing.simulate \

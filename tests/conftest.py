@@ -15,7 +15,7 @@ settings.load_profile("tests")
 
 GROUPS = {
     "killed": ("tests/spark/crashes/", "tests/cluster/"),
-    "pipeline": ("tests/spark/pipeline/", "tests/spark/sink/", "tests/cli/test_pipeline.py"),
+    "pipeline": ("tests/spark/pipeline/", "tests/cli/test_pipeline.py"),
     "session": ("tests/spark/",),
 }
 """Paths of tests that start Java; the first match counts."""

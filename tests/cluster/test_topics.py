@@ -83,7 +83,7 @@ async def test_a_stream_reads_each_row_once_although_an_executor_is_killed(
     cluster: Cluster, driver: Driver, tmp_path: Path
 ) -> None:
     source = {**driver.server, "subscribe": "logs"}
-    driver.order("read", source=source, checkpoint=str(tmp_path / "checkpoint"), limit=200)
+    driver.order("read", source=source, checkpoint=str(tmp_path / "checkpoint"), limit=400)
     await driver.event("batch")
     await until(lambda: len(cluster.executors()) == 2, "two executors")
     await driver.event("batch")

@@ -272,8 +272,8 @@ async def test_malformed_datagrams_are_ignored_and_counted() -> None:
     ):
         await eventually(lambda: receiver.statistics().malformed > 1_000, "garbage")
         before = receiver.statistics().malformed
-        async with courier(receiver.address, count=1_000, size=70_000) as sender:
+        async with courier(receiver.address, count=300, size=70_000) as sender:
             assert (await sender.wait_for("done"))["failed"] == 0
         assert receiver.statistics().malformed > before
         assert receiver.statistics().misdirected > 0
-    assert sorted(numbers) == list(range(1_000))
+    assert sorted(numbers) == list(range(300))
