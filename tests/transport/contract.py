@@ -401,6 +401,16 @@ class TransportContract:
             assert server.transport.is_closed
             assert server.seen.read == client.seen.written
 
+    async def test_a_reason_that_is_no_unicode_text_arrives_as_well_as_it_can(self) -> None:
+        """The name of a file may hold surrogates, and be part of a reason."""
+        async with self.joined() as ends:
+            client, server = ends.client, ends.server
+            reason = "no file \udcff.txt"
+            client.core.close_connection(CloseCode.INTERNAL, reason, client.transport.now())
+            client.transport.schedule_flush()
+            ended = await server.until(ConnectionEnded)
+            assert ended == ConnectionEnded(CloseCode.INTERNAL, "no file ?.txt", True)
+
     async def test_the_owner_can_take_arrived_messages_before_the_core_ends(self) -> None:
         async with self.joined() as ends:
             client, server = ends.client, ends.server

@@ -193,8 +193,11 @@ OnTransport = Callable[[Transport], None]
 
 
 def shortened(reason: str) -> str:
-    """Return as much of a reason as fits a packet that closes a connection."""
-    encoded = reason.encode()
+    """Return as much of a reason as fits a packet that closes a connection, as valid UTF-8.
+
+    A file name in a reason may hold a surrogate, which UTF-8 cannot encode.
+    """
+    encoded = reason.encode(errors="replace")
     if len(encoded) <= MAX_REASON:
-        return reason
+        return encoded.decode()
     return encoded[: MAX_REASON - 3].decode(errors="ignore") + "…"

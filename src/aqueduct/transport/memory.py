@@ -32,6 +32,7 @@ from aqueduct.transport.base import (
     MakeCore,
     OnTransport,
     TransportOwner,
+    shortened,
 )
 from aqueduct.wire.chanid import Side
 
@@ -272,7 +273,7 @@ class MemoryTransport:
             if action is None:
                 core.handle_connection_lost(CloseCode.IDLE, _VANISHED, False, now)
             else:
-                core.handle_connection_lost(action.code, action.reason, True, now)
+                core.handle_connection_lost(action.code, shortened(action.reason), True, now)
 
     def _deliver_events(self) -> None:
         events = self.core.poll_events()
