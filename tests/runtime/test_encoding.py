@@ -44,6 +44,14 @@ class Double(aqueduct.Request[int]):
     number: int
 
 
+class Refuse(aqueduct.Request[int]):
+    pass
+
+
+class GiveAnswer(msgspec.Struct):
+    answer: Receiver[int]
+
+
 async def test_the_receiver_gets_a_copy_of_what_was_sent() -> None:
     tx, rx = channel(Point, encode=True)
     sent = Point(1, 2)
@@ -227,6 +235,41 @@ async def test_a_caller_is_told_that_its_request_is_malformed() -> None:
         await calling
     tx.finish()
     rx.close()
+
+
+@pytest.mark.parametrize("encode", [False, True])
+async def test_errors_of_a_handler_reach_its_caller(encode: bool) -> None:
+    """AQ-CALL-4: an error has no value that would have to be of the type."""
+
+    async def handle(request: Double) -> int:
+        raise CallError("too-late", f"after {request.number}")
+
+    tx, rx = channel(Double, encode=encode)
+    serving = asyncio.create_task(rx.serve(handle))
+    with pytest.raises(CallError, match="too-late: after 2"):
+        await tx.call(Double(number=2))
+    tx.finish()
+    await serving
+
+
+async def test_an_error_that_is_queued_when_its_channel_begins_to_encode_arrives() -> None:
+    give, take = channel(GiveAnswer, encode=True)
+    reply, answer = oneshot(int)
+
+    async def refuse(request: Refuse) -> None:
+        raise CallError("too-late")
+
+    requests, served = channel(Refuse)
+    serving = asyncio.create_task(served.serve(refuse))
+    await requests.send(Refuse(reply=reply))
+    requests.finish()
+    await serving
+    await give.send(GiveAnswer(answer))
+    given = await take.receive()
+    with pytest.raises(CallError, match="too-late"):
+        await given.answer.receive()
+    give.finish()
+    take.close()
 
 
 class Load(msgspec.Struct):

@@ -157,6 +157,8 @@ def _pass_queued(channel: LocalChannel) -> None:
     """Encode and decode what was queued before the receiver was sent in a message."""
     assert channel.encoding is not None
     for parcel in channel.queue:
+        if parcel.failure() is not None:
+            continue  # an error has no value to encode
         try:
             channel.encoding.pass_through(parcel)
         except AqueductError as error:

@@ -173,7 +173,7 @@ class LocalSendPort:
         if len(channel.queue) >= channel.capacity:
             raise WouldBlock(f"{channel.capacity} messages wait to be received")
         channel.arrived.wake()  # first, because it raises for tasks of another event loop
-        if channel.encoding is not None:
+        if channel.encoding is not None and parcel.failure() is None:
             channel.encoding.pass_through(parcel)
         channel.queue.append(parcel)
         channel.sent += 1
