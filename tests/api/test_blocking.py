@@ -276,7 +276,7 @@ def test_nothing_is_received_after_the_cancel_has_arrived(own_certificates: None
             tx.flush(SECONDS)
             assert theirs.receive(SECONDS) == 0
             assert theirs.receive(SECONDS) == 1
-            assert theirs._ahead
+            assert theirs._shared.ahead
             tx.cancel()
             tx.wait_closed(SECONDS)
             with pytest.raises(aqueduct.ChannelCancelled):
@@ -284,6 +284,43 @@ def test_nothing_is_received_after_the_cancel_has_arrived(own_certificates: None
             with pytest.raises(aqueduct.ChannelCancelled):
                 theirs.receive_many(timeout=SECONDS)
             assert theirs.statistics() == {"received": 2, "queued": 0}
+
+
+class Total(aqueduct.Request[list[int]]):
+    numbers: aqueduct.Receiver[int]
+
+
+def test_a_thread_may_wrap_a_half_anew_for_each_use(own_certificates: None) -> None:
+    """Neither does the end of a twin end the half, nor takes it along what was read ahead."""
+
+    def collect(request: Total) -> list[int]:
+        numbers = [blocking.Receiver(request.numbers).receive(SECONDS) for _ in range(5)]
+        assert blocking.Receiver(request.numbers).statistics()["received"] == 5
+        return numbers + list(blocking.Receiver(request.numbers))
+
+    with blocking.serve("127.0.0.1:0", Total, tls=aqueduct.dev_tls()) as server:
+        thread = threading.Thread(target=server.serve, args=(collect,))
+        thread.start()
+        with connected(server.address, Total) as connection:
+            tx, rx = blocking.channel(int)
+            tx.send_many(range(20))
+            tx.finish()
+            assert connection.entrypoint.call(Total(rx.asynchronous), timeout=SECONDS) == list(
+                range(20)
+            )
+    thread.join()
+
+
+def test_a_half_that_was_taken_out_of_its_twin_lives_on() -> None:
+    tx, rx = blocking.channel(int)
+    half = rx.asynchronous
+    del rx
+    tx.send(1)
+    assert blocking.Receiver(half).receive(SECONDS) == 1
+    with pytest.warns(ResourceWarning, match=r"<blocking.Receiver .* open> was not closed"):
+        del half
+    tx.wait_closed(SECONDS)
+    tx.cancel()
 
 
 def test_a_sender_learns_that_its_receiver_was_closed(address: str) -> None:

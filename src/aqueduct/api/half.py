@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self, cast
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Protocol, Self, cast
 
 from aqueduct.codec import ChannelHalf, CodecClass
 from aqueduct.errors import ChannelClosed, ChannelMoved, EncodeError
@@ -51,10 +51,17 @@ class Origin:
         self.receiver: weakref.ref[Receiver[Any]] | None = None
 
 
+class Twinned(Protocol):
+    """What the blocking twins of one half share; twins may come and go while the half stays."""
+
+    def abandon(self, half: Handle) -> None:
+        """End a half that was garbage collected while open, on the loop of twins, and warn."""
+
+
 class Handle(ChannelHalf):
     """Base class of `Sender` and `Receiver`: a handle on a port that `_move` replaces."""
 
-    __slots__ = ("__weakref__", "_headers", "_origin", "_port")
+    __slots__ = ("__weakref__", "_headers", "_origin", "_port", "_twinned")
 
     _ended_by: ClassVar[str]
     """The methods that end it, for the warning about an unclosed half."""
@@ -62,6 +69,8 @@ class Handle(ChannelHalf):
     _port: Any
     _origin: Origin | None
     _headers: HeaderPairs
+    _twinned: Twinned
+    """Set once the half has a blocking twin."""
 
     def __init__(self) -> None:
         name = type(self).__name__
@@ -145,7 +154,11 @@ class Handle(ChannelHalf):
     def __del__(self) -> None:
         port = getattr(self, "_port", None)
         if port is not None and port.is_open():
-            _abandon(self, port)
+            twinned: Twinned | None = getattr(self, "_twinned", None)
+            if twinned is None:
+                _abandon(self, port)
+            else:
+                twinned.abandon(self)
 
 
 def check_attach(sender: Handle, attach: Sequence[ChannelHalf]) -> tuple[ChannelHalf, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import warnings
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
@@ -13,6 +14,7 @@ from aqueduct.api import channels, handles
 from aqueduct.api.blocking.serving import THREADS, serve_in_threads
 from aqueduct.api.calls import Request
 from aqueduct.api.channels import ChannelOptions, OneshotOptions
+from aqueduct.api.half import Handle
 from aqueduct.api.serving import RequestHandler, serve_requests
 from aqueduct.codec import ChannelHalf
 from aqueduct.errors import AqueductError, DecodeError, EndOfChannel
@@ -57,15 +59,50 @@ class Receipt:
         return self._background.run(wait(), timeout)
 
 
-class BlockingHalf(BlockingTwin[H], ChannelHalf):
-    """Base class of the blocking `Sender` and `Receiver`."""
+_wrapping = threading.Lock()
+"""Held while a half gets its first twin."""
 
-    __slots__ = ("__weakref__",)
+
+class _Shared:
+    """What all twins of one half share, so that a thread may wrap a half whenever it uses it."""
+
+    __slots__ = ("_background", "ahead", "discarded", "waiting")
+
+    def __init__(self, where: Background) -> None:
+        self._background = where
+        self.ahead: deque[Message[Any]] = deque()
+        """Messages read ahead, without channels: the loop appends them, any thread takes them."""
+        self.discarded = 0
+        """Messages that were read ahead and not received."""
+        self.waiting = 0
+        """Tasks of the loop that wait for a message."""
+
+    def abandon(self, half: Handle) -> None:
+        """End a half that was garbage collected while open, on the loop, and warn."""
+        if self._background.forked:
+            return
+        text = f"<blocking.{repr(half)[1:]} was not closed; use `with`, or call {half._ended_by}"
+        self._background.call_soon(half._port.abandon)
+        warnings.warn(text, ResourceWarning, stacklevel=3, source=half)
+
+
+class BlockingHalf(BlockingTwin[H], ChannelHalf):
+    """Base class of the blocking `Sender` and `Receiver`.
+
+    The half ends when it is garbage collected itself, and not with one of its twins.
+    """
+
+    __slots__ = ("__weakref__", "_shared")
 
     headers = Attribute[Headers]("The headers that the channel was made with.")
 
     def __init__(self, half: H) -> None:
         super().__init__(half, _background_of(half))
+        with _wrapping:
+            shared = getattr(half, "_twinned", None)
+            if shared is None:
+                shared = half._twinned = _Shared(self._background)
+        self._shared: _Shared = shared
 
     @property
     def asynchronous(self) -> H:
@@ -81,16 +118,6 @@ class BlockingHalf(BlockingTwin[H], ChannelHalf):
 
     def __repr__(self) -> str:
         return f"<blocking.{repr(self._inner)[1:]}"
-
-    def __del__(self) -> None:
-        inner = getattr(self, "_inner", None)
-        if inner is None or self._background.forked or not inner._port.is_open():
-            return
-        text = f"{self!r} was not closed; use `with`, or call {inner._ended_by}"
-        self._background.call_soon(
-            inner.cancel if isinstance(inner, handles.Sender) else inner.close
-        )
-        warnings.warn(text, ResourceWarning, stacklevel=2, source=self)
 
 
 class Sender(BlockingHalf[handles.Sender[T]], Generic[T]):
@@ -191,20 +218,13 @@ class Sender(BlockingHalf[handles.Sender[T]], Generic[T]):
 class Receiver(BlockingHalf[handles.Receiver[T]], Generic[T]):
     """The half of a channel that receives, for threads; see `aqueduct.Receiver`.
 
-    Made by `channel` or `oneshot`, received in a message, or made from an `aqueduct.Receiver`.
+    Made by `channel` or `oneshot`, received in a message, or made from an `aqueduct.Receiver`, any
+    number of times: all of those receive from one queue.
     """
 
-    __slots__ = ("_ahead", "_discarded", "_waiting")
+    __slots__ = ()
 
     _sends = False
-
-    def __init__(self, half: handles.Receiver[T]) -> None:
-        super().__init__(half)
-        self._ahead: deque[Message[T]] = deque()
-        """Messages read ahead, without channels: the loop appends them, any thread takes them."""
-        self._discarded = 0
-        """Messages that were read ahead and not received."""
-        self._waiting = 0
 
     def receive(self, timeout: float | None = None) -> T:
         """Wait for the next message, and return it; see `aqueduct.Receiver.receive`."""
@@ -271,14 +291,15 @@ class Receiver(BlockingHalf[handles.Receiver[T]], Generic[T]):
     def close(self) -> None:
         """Stop receiving: the sender gets `ReceiverClosed`, and queued messages are discarded."""
         self._background.call(self._inner.close)
-        self._ahead.clear()
+        self._shared.ahead.clear()
 
     def statistics(self) -> dict[str, int]:
         """Return the counters of this half: ``received``, ``queued``, and others."""
         numbers = self._background.call(self._inner.statistics)
         self._drop_cancelled()
-        numbers["received"] = numbers.get("received", 0) - len(self._ahead) - self._discarded
-        numbers["queued"] = numbers.get("queued", 0) + len(self._ahead)
+        ahead, discarded = len(self._shared.ahead), self._shared.discarded
+        numbers["received"] = numbers.get("received", 0) - ahead - discarded
+        numbers["queued"] = numbers.get("queued", 0) + ahead
         return numbers
 
     def _leave(self, *, failed: bool) -> None:
@@ -286,19 +307,19 @@ class Receiver(BlockingHalf[handles.Receiver[T]], Generic[T]):
 
     def _next_ahead(self) -> Message[T] | None:
         """Return a message that was read ahead, unless the peer has cancelled the channel."""
-        if not self._ahead:
+        if not self._shared.ahead:
             return None
         self._drop_cancelled()
         try:
-            return self._ahead.popleft()
+            return self._shared.ahead.popleft()
         except IndexError:  # dropped, or another thread has taken it
             return None
 
     def _drop_cancelled(self) -> None:
         """Drop what was read ahead if the peer has cancelled the channel (AQ-CANCEL-5)."""
-        if self._ahead and self._inner._port.was_cancelled():
-            self._discarded += len(self._ahead)
-            self._ahead.clear()
+        if self._shared.ahead and self._inner._port.was_cancelled():
+            self._shared.discarded += len(self._shared.ahead)
+            self._shared.ahead.clear()
 
     # -- on the loop ------------------------------------------------------------------------------
 
@@ -306,12 +327,12 @@ class Receiver(BlockingHalf[handles.Receiver[T]], Generic[T]):
         message = self._next_ahead()  # a call of another thread may have read ahead meanwhile
         if message is not None:
             return message
-        self._waiting += 1
+        self._shared.waiting += 1
         try:
             message = await self._inner.receive_message()
         finally:
-            self._waiting -= 1
-        if not self._waiting:  # otherwise the next message is for another thread
+            self._shared.waiting -= 1
+        if not self._shared.waiting:  # otherwise the next message is for another thread
             self._read_ahead(_size(message))
         return message
 
@@ -319,11 +340,11 @@ class Receiver(BlockingHalf[handles.Receiver[T]], Generic[T]):
         message = self._next_ahead()
         if message is not None:
             return [message.payload]
-        self._waiting += 1
+        self._shared.waiting += 1
         try:
             return await self._inner.receive_many(limit)
         finally:
-            self._waiting -= 1
+            self._shared.waiting -= 1
 
     def _read_ahead(self, size: int) -> None:
         """Take messages that the port has decoded, up to the limits.
@@ -332,9 +353,9 @@ class Receiver(BlockingHalf[handles.Receiver[T]], Generic[T]):
         channel has none, since queued messages have to go with a half that is sent away.
         """
         ready = self._inner._port.ready
-        while ready and len(self._ahead) < _READ_AHEAD and size < _READ_AHEAD_BYTES:
+        while ready and len(self._shared.ahead) < _READ_AHEAD and size < _READ_AHEAD_BYTES:
             message = self._inner.receive_message_nowait()
-            self._ahead.append(message)
+            self._shared.ahead.append(message)
             size += _size(message)
 
 
