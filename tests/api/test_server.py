@@ -14,9 +14,13 @@ import pytest
 
 import aqueduct
 from aqueduct import ConnectError, ConnectTimeout, Headers
+from aqueduct.protocol.config import Config
+from aqueduct.protocol.connection import ConnectionCore
 from aqueduct.runtime import connection_driver
 from aqueduct.runtime.connection_driver import ConnectionDriver
 from aqueduct.testing.relay import Impairments, Relay
+from aqueduct.transport.schemes import connectors_for
+from aqueduct.wire.chanid import Side
 from tests.hostile.attacks import first_packet
 from tests.processes.peers import eventually
 from tests.transport.quic.inside import listener_of
@@ -168,6 +172,32 @@ async def test_a_server_that_refuses_leaves_nothing_open() -> None:
             with pytest.raises(aqueduct.Refused, match="not today"):
                 await connect(server)
     gc.collect()
+
+
+async def test_a_client_that_has_left_meanwhile_is_not_shown_to_the_accept_callback() -> None:
+    """Its headers and its close arrive in one turn."""
+    asked: list[Any] = []
+
+    def accept(headers: Headers, peer: Any) -> aqueduct.Accept:
+        asked.append(peer)
+        return aqueduct.Accept()
+
+    tls, trust = aqueduct.dev_tls(), aqueduct.dev_trust()
+    async with (
+        asyncio.timeout(SECONDS),
+        aqueduct.serve("memory://", tls=tls, accept=accept) as server,
+    ):
+        (connector,) = connectors_for(server.address, trust=trust, options=None, early_data=False)
+        core = ConnectionCore(Side.CLIENT, Config())
+        (route, *_) = await connector.resolve()
+        transport = connector.open(route, core)
+        transport.start()
+        core.close_connection(aqueduct.CloseCode.NO_ERROR, "", transport.now())
+        transport.flush()
+        async with aqueduct.connect(server.address, trust=trust) as client:
+            assert client.is_open
+        transport.close()
+    assert len(asked) == 1
 
 
 async def test_a_busy_server_raises_a_plain_connect_error() -> None:
@@ -639,6 +669,45 @@ async def test_a_draining_server_tells_its_clients_and_finishes_what_is_under_wa
         await client.close()
     assert replies.ended == 1
     assert reported == []
+
+
+class Square(aqueduct.Request[int]):
+    number: int
+
+
+async def test_a_call_that_arrives_after_a_drain_began_raises_that_the_receiver_was_closed(
+    address: str,
+) -> None:
+    """AQ-DRAIN-1: it was certainly not handled, so that its caller repeats it elsewhere."""
+    handled: list[int] = []
+    working, may_end = asyncio.Event(), asyncio.Event()
+
+    async def square(request: Square) -> int:
+        working.set()
+        await may_end.wait()
+        handled.append(request.number)
+        return request.number**2
+
+    tls, trust = aqueduct.dev_tls(), aqueduct.dev_trust()
+    async with asyncio.timeout(SECONDS), aqueduct.serve(address, Square, tls=tls) as server:
+        serving = asyncio.create_task(server.serve(square))
+        client = await aqueduct.connect(server.address, Square, trust=trust)
+        calling = asyncio.create_task(client.entrypoint.call(Square(number=3)))
+        await working.wait()
+        (connection,) = server.connections
+        # Both begin in the next turn: the server has stopped, and the client was not told yet.
+        draining = asyncio.create_task(connection.drain(600))
+        late = asyncio.create_task(client.entrypoint.call(Square(number=4), timeout=600))
+        with pytest.raises(aqueduct.ReceiverClosed, match="connect again, to another") as caught:
+            await late
+        assert caught.value.payload.number == 4
+        may_end.set()
+        assert await calling == 9
+        await draining
+        await client.close()
+        await server.close()
+        await serving
+    assert handled == [3]
 
 
 async def test_idle_connections_do_not_hold_a_drain(address: str) -> None:

@@ -13,7 +13,14 @@ import msgspec
 from aqueduct.api.channels import oneshot
 from aqueduct.api.handles import Receiver, Sender
 from aqueduct.codec import ChannelHalf
-from aqueduct.errors import CallError, CallTimeout, ChannelError, WouldBlock
+from aqueduct.errors import (
+    CallError,
+    CallTimeout,
+    ChannelError,
+    ChannelLostInTransit,
+    ReceiverClosed,
+    WouldBlock,
+)
 from aqueduct.runtime.call_headers import DEADLINE_EXCEEDED, timeout_header
 from aqueduct.runtime.ports import UNFILLED
 from aqueduct.runtime.send_port import NetworkSendPort
@@ -105,6 +112,12 @@ async def _exchange(
                 reply.cancel()
                 raise
             return await answer.receive()
+    except ChannelLostInTransit:
+        closed = _closed_error(sender)
+        if closed is None:
+            raise
+        closed.payload = message
+        raise closed from None
     except TimeoutError:
         if not scope.expired():
             raise
@@ -134,6 +147,15 @@ async def _send(sender: Sender[Any], message: Any, deadline: float | None) -> No
     except ChannelError as error:
         error.payload = message
         raise
+
+
+def _closed_error(sender: Sender[Any]) -> ReceiverClosed | None:
+    """Return the error for a request that arrived after its receiver was closed (AQ-DRAIN-1)."""
+    port = sender._port
+    if not isinstance(port, NetworkSendPort) or port.ended is None:
+        return None
+    error = port.end_error()
+    return error if isinstance(error, ReceiverClosed) else None
 
 
 def _address_of(sender: Sender[Any]) -> str:

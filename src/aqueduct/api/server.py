@@ -275,7 +275,7 @@ class Server(Generic[T]):
         except TimeoutError:
             driver.close_soon(CloseCode.IDLE, "no connection headers came")
             return
-        if self._turns_away(driver):
+        if driver.ended is not None or self._turns_away(driver):
             return
         if self._kind is not bytes:
             headers = driver.peer_headers or ()

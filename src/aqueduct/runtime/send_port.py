@@ -212,7 +212,7 @@ class NetworkSendPort:
 
     def send_error(self, headers: HeaderPairs) -> None:
         if self.ended is not None:
-            raise self._error()
+            raise self.end_error()
         if self.waiting:
             raise WouldBlock("messages queued before the channel was sent away go first")
         self.driver.touch()
@@ -274,7 +274,7 @@ class NetworkSendPort:
                 "this sender was cancelled before everything had arrived", channel=self.channel
             )
         if self.ended is not None and self.ended.how not in (End.FINISHED, End.CANCELLED):
-            raise self._error()
+            raise self.end_error()
 
     def is_closed(self) -> bool:
         return self.ended is not None
@@ -396,7 +396,7 @@ class NetworkSendPort:
         if self._refused is not None:
             raise self._refusal(self._refused)
         if self.ended is not None:
-            raise self._error()
+            raise self.end_error()
         if self._is_full():
             raise WouldBlock(f"{MAX_UNSETTLED} unordered messages have not been acknowledged")
         payload, halves = self.codec.encode(value)
@@ -475,7 +475,8 @@ class NetworkSendPort:
     def _closed(self) -> ChannelClosed:
         return ChannelClosed("this sender was finished or cancelled", channel=self.channel)
 
-    def _error(self) -> AqueductError:
+    def end_error(self) -> AqueductError:
+        """Return the error for the use of this sender after its receiver has ended."""
         ended = self.ended
         assert ended is not None
         name = describe(self.channel)
