@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from types import SimpleNamespace
 from typing import Any
 
+import aqueduct
 from aqueduct.protocol.events import Delivered
 from aqueduct.runtime.ports import Outcome
 from aqueduct.runtime.send_port import NetworkSendPort
+from aqueduct.runtime.turns import TURN_BYTES
 from aqueduct.runtime.waiters import Waiters
 from tests.api.joined import joined
 from tests.protocol.test_complexity import FACTOR, SLACK, steps
+
+
+async def drain(receiver: aqueduct.Receiver[bytes]) -> None:
+    async for _ in receiver:
+        pass
 
 
 class Compared(asyncio.Future[None]):
@@ -79,3 +87,39 @@ async def test_a_close_does_not_scan_all_senders_in_each_turn() -> None:
         for port in (*idle, last):
             del client._driver.ports[port.channel]
         assert core.channel_count == 1
+
+
+async def test_a_task_that_sends_on_many_connections_yields_before_a_turn_of_each() -> None:
+    """The longest time between two turns is counted in messages."""
+    connections, size = 20, 100
+    counted = longest = 0
+
+    async def count_turns() -> None:
+        nonlocal counted, longest
+        while True:
+            longest, counted = max(longest, counted), 0
+            await asyncio.sleep(0)
+
+    async with (
+        asyncio.timeout(60),
+        aqueduct.serve("memory://publisher", tls=aqueduct.dev_tls()) as server,
+        contextlib.AsyncExitStack() as stack,
+    ):
+        trust = aqueduct.dev_trust()
+        clients = [
+            await stack.enter_async_context(aqueduct.connect(server.address, trust=trust))
+            for _ in range(connections)
+        ]
+        theirs = [await server.accept() for _ in range(connections)]
+        readers = [asyncio.create_task(drain(one.entrypoint)) for one in theirs]
+        counting = asyncio.create_task(count_turns())
+        await asyncio.sleep(0)
+        for _ in range(2 * TURN_BYTES // size):
+            for client in clients:
+                await client.entrypoint.send(bytes(size))
+                counted += 1
+        counting.cancel()
+        for client in clients:
+            client.entrypoint.finish()
+        await asyncio.gather(*readers)
+    assert longest < connections * TURN_BYTES / size / 2

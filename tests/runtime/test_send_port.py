@@ -29,7 +29,8 @@ from aqueduct import (
     WouldBlock,
 )
 from aqueduct.runtime import send_port
-from aqueduct.runtime.send_port import TURN_BYTES, NetworkSendPort
+from aqueduct.runtime.send_port import NetworkSendPort
+from aqueduct.runtime.turns import TURN_BYTES
 from tests.api.joined import GiveReceiver, GiveSender, joined, sending
 from tests.processes.peers import eventually
 
@@ -701,7 +702,7 @@ async def test_send_nowait_of_an_unordered_sender_without_acks_raises_would_bloc
 
 async def test_busy_connections_share_the_bytes_of_a_turn() -> None:
     async with joined() as (client, _):
-        for busy, share in [(0, 1), (1, 2), (2, 3), (100, 4)]:
+        for busy, share in [(0, 1), (1, 2), (2, 3), (50, 4), (1_000, 8)]:
             client._driver.handle_flushed(busy)
             assert TURN_BYTES - client._driver.unflushed == TURN_BYTES // share
 

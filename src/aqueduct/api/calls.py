@@ -136,7 +136,7 @@ async def _send(sender: Sender[Any], message: Any, deadline: float | None) -> No
     time = asyncio.get_running_loop().time
     try:
         if sender._port.is_pressed():
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # a request has a deadline
         while True:
             try:
                 sender._port.send(message, timeout_header(deadline - time()), None)

@@ -114,7 +114,7 @@ class Sender(Handle, Generic[T]):
             if headers is None and not receipt and not attach and self._port.offer(value):
                 return None
             if self._port.is_pressed():
-                await asyncio.sleep(0)
+                await self._port.wait_turn()
             pairs = to_pairs(headers)
             halves = check_attach(self, attach) if attach else ()
             future: Receipt | None = asyncio.get_running_loop().create_future() if receipt else None

@@ -42,7 +42,8 @@ from aqueduct.protocol.events import (
 from aqueduct.protocol.modes import Mode, hinted_mode
 from aqueduct.runtime.ports import FORKED_REASON, HALF_TWICE, Unclaimed
 from aqueduct.runtime.receive_port import NetworkReceivePort
-from aqueduct.runtime.send_port import TURN_BYTES, NetworkSendPort
+from aqueduct.runtime.send_port import NetworkSendPort
+from aqueduct.runtime.turns import TURN_BYTES, SenderQueue, bytes_for
 from aqueduct.runtime.unrolled import Unrolled
 from aqueduct.runtime.waiters import OTHER_LOOP, Waiters, is_foreign
 from aqueduct.transport.base import IMMEDIATE_CLOSE_CODES, Transport
@@ -64,11 +65,6 @@ class MovableHalf(Protocol):
     def _move(self, driver: ConnectionDriver, channel: int) -> None:
         """Become a channel of the connection that carries the message."""
 
-
-_MOST_BUSY = 4
-"""Busy connections among which a turn is divided at most: shorter turns cost throughput."""
-_UNAVAILABLE = [TURN_BYTES - TURN_BYTES // (1 + busy) for busy in range(_MOST_BUSY)]
-"""Bytes of a turn that a connection leaves to others, by how many of those are busy."""
 
 LINGER = 3.0
 """Seconds that `close` waits for the peer to have everything that was sent."""
@@ -105,6 +101,10 @@ class ConnectionDriver:
         self.time = transport.now()
         self.turn_due = False
         self.unflushed = 0
+        """Bytes queued in this turn, and those that it leaves to other connections."""
+        self.part_end = TURN_BYTES
+        """The value of `unflushed` at which the running sender yields."""
+        self._senders = SenderQueue()
         self.ports: dict[int, Port] = {}
         self._unclaimed: dict[int, Port] = {}
         """Ports of halves that were taken from the core and not yet decoded."""
@@ -229,14 +229,28 @@ class ConnectionDriver:
         if not self.turn_due and not self.is_forked:
             self.check_loop()
             self.turn_due = True
-            self.transport.schedule_flush()
+            busy = self.transport.schedule_flush()
+            # A task that sends on many connections does not wait until their flushes.
+            if busy and self.unflushed < (taken := TURN_BYTES - bytes_for(busy)):
+                self.unflushed = taken
+
+    async def wait_turn(self) -> None:
+        """Wait to send until the senders before this one had their part of a turn."""
+        if self.ended is None and not self.is_forked:
+            self.touch()
+            part = await self._senders.wait()
+            self.part_end = self.unflushed + part
 
     def handle_flushed(self, busy: int) -> None:
         """Handle the end of a flush; ``busy`` other connections wait for theirs."""
         self.turn_due = False
-        # Connections with a flush due share the bytes of a turn, so that an iteration of the
-        # event loop takes as long with several busy connections as with one.
-        self.unflushed = _UNAVAILABLE[busy if busy < _MOST_BUSY else _MOST_BUSY - 1]
+        left = bytes_for(busy)
+        self.unflushed = TURN_BYTES - left
+        self.part_end = TURN_BYTES
+        if self._senders:
+            self._senders.start_turn(left)
+            if self._senders:
+                self.touch()
         self.time = self.transport.now()
         if self._flushed:
             self._flushed.wake_all()
@@ -391,6 +405,7 @@ class ConnectionDriver:
         if not self.over.done():
             self.over.set_result(None)
         self._flushed.wake_all()
+        self._senders.end()
         _live.discard(self)
 
     def lost(self, channel: int | None = None) -> AqueductError:

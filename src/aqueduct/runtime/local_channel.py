@@ -188,6 +188,9 @@ class LocalSendPort:
     def is_pressed(self) -> bool:
         return False
 
+    async def wait_turn(self) -> None:
+        pass
+
     def finish(self) -> None:
         channel = self.channel
         channel.raise_refusal()

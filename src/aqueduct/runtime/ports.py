@@ -248,6 +248,9 @@ class SendPort(Protocol):
     def is_pressed(self) -> bool:
         """Return whether this turn of the loop has queued enough: the sender should yield."""
 
+    async def wait_turn(self) -> None:
+        """Wait until another turn of the loop has room for this sender."""
+
     def finish(self) -> None:
         """End the channel after the messages sent so far."""
 
@@ -348,6 +351,9 @@ class MovedPort:
     def is_pressed(self) -> bool:
         """Return False: nothing is queued here."""
         return False
+
+    async def wait_turn(self) -> None:
+        """Do nothing: nothing is queued here."""
 
     def finish(self) -> None:
         """Do nothing: the peer ends this half."""

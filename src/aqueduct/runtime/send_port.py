@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ from aqueduct.errors import (
 from aqueduct.protocol.connection import ConnectionCore
 from aqueduct.protocol.events import Delivered, End, SenderEnded, Undelivered
 from aqueduct.protocol.modes import Mode
-from aqueduct.protocol.priorities import check_priority
+from aqueduct.protocol.priorities import DEFAULT_PRIORITY, check_priority
 from aqueduct.runtime.call_headers import error_of
 from aqueduct.runtime.ports import (
     FORKED,
@@ -38,8 +39,6 @@ from aqueduct.wire.primitives import HeaderPairs
 if TYPE_CHECKING:
     from aqueduct.runtime.connection_driver import ConnectionDriver
 
-TURN_BYTES = 256 * 1024
-"""Bytes that one turn of the event loop may queue before senders yield to it."""
 _LEAST = {Mode.ORDERED: 64, Mode.UNORDERED: 1_024, Mode.UNRELIABLE: 128}
 """Bytes that a message counts for in a turn at least, by its CPU time: 256 unordered messages, each
 with its own stream, or 4,000 short ordered ones take some milliseconds."""
@@ -165,7 +164,7 @@ class NetworkSendPort:
 
     def offer(self, value: Any) -> bool:
         driver = self.driver
-        if driver.unflushed > TURN_BYTES or self.waiting:
+        if driver.unflushed > driver.part_end or self.waiting:
             return False
         if not driver.turn_due:
             driver.touch()
@@ -238,7 +237,14 @@ class NetworkSendPort:
             self.driver.touch()
 
     def is_pressed(self) -> bool:
-        return self.driver.unflushed > TURN_BYTES
+        driver = self.driver
+        return driver.unflushed > driver.part_end
+
+    async def wait_turn(self) -> None:
+        if self.oneshot or self.priority < DEFAULT_PRIORITY or self.ended is not None:
+            await asyncio.sleep(0)  # one message, or a more urgent one
+        else:
+            await self.driver.wait_turn()
 
     def finish(self) -> None:
         if self._refused is not None and not self._refusal_raised:

@@ -37,6 +37,9 @@ class Waiters:
     def __bool__(self) -> bool:
         return bool(self._futures)
 
+    def __len__(self) -> int:
+        return len(self._futures or ())
+
     async def wait(self) -> None:
         """Wait until woken; the caller then checks its condition again."""
         future = asyncio.get_running_loop().create_future()

@@ -112,8 +112,11 @@ class Transport(Protocol):
     def now(self) -> float:
         """Return the monotonic time in seconds that the core's timers refer to."""
 
-    def schedule_flush(self) -> None:
-        """Send what the core has to send at the end of this turn of the event loop."""
+    def schedule_flush(self) -> int:
+        """Send what the core has to send at the end of this turn of the event loop.
+
+        Return how many other connections wait for their flush.
+        """
 
     def flush(self) -> None:
         """Send what the core has to send now, for a caller that will not wait for a turn."""

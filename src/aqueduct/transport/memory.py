@@ -112,12 +112,13 @@ class MemoryTransport:
         """Return the monotonic time."""
         return monotonic()
 
-    def schedule_flush(self) -> None:
+    def schedule_flush(self) -> int:
         """Deliver events and hand over actions at the end of this turn of the loop."""
         if not self._flush_due and not self._is_released:
             self._flush_due = True
             self._hub.flushes_due += 1
             self.loop.call_soon(self._turn)
+        return self._hub.flushes_due - self._flush_due
 
     def flush(self) -> None:
         """Hand all actions of the core to the other end now."""

@@ -111,12 +111,13 @@ class QuicTransport:
         self.deliver_events()
         self.schedule_flush()
 
-    def schedule_flush(self) -> None:
+    def schedule_flush(self) -> int:
         """Deliver events, send packets and set the timer at the end of this turn of the loop."""
         if not self._flush_due:
             self._flush_due = True
             self.endpoint.flushes_due += 1
             self.loop.call_soon(self._turn)
+        return self.endpoint.flushes_due - 1
 
     def flush(self) -> None:
         """Send what the core and QUIC have to send now."""

@@ -170,12 +170,13 @@ class TcpTransport:
         """Return the monotonic time; some event loops keep only milliseconds."""
         return monotonic()
 
-    def schedule_flush(self) -> None:
+    def schedule_flush(self) -> int:
         """Deliver events, send and set the timer at the end of this turn of the loop."""
         if not self._flush_due and not self._is_released:
             self._flush_due = True
             self.endpoint.flushes_due += 1
             self.loop.call_soon(self._turn)
+        return self.endpoint.flushes_due - self._flush_due
 
     def flush(self) -> None:
         """Send what the core has to send now."""
