@@ -138,6 +138,18 @@ async def test_close_waits_for_retransmissions(finish: bool) -> None:
             await accepted.entrypoint.receive()
 
 
+async def test_a_client_whose_entrypoint_has_ended_leaves_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connection_driver, "LINGER", 10 * SECONDS)
+    async with joined(address="memory://leaving") as (client, server):
+        await client.entrypoint.send(b"last")
+        client.entrypoint.finish()
+        assert [payload async for payload in server.entrypoint] == [b"last"]
+        await eventually(lambda: client.statistics()["channels"] == 0, "the entrypoint has ended")
+        await asyncio.sleep(0.1)  # until nothing is due
+
+
 async def test_close_does_not_poll_while_the_peer_is_silent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -473,6 +473,7 @@ class ConnectionDriver:
                         if leaving and isinstance(self._entry_port, NetworkSendPort):
                             self._entry_port.finish()
                             self.core.leave(self.transport.now())
+                            self.transport.schedule_flush()  # it may have ended already
                             while not self.transport.is_closed:
                                 await self._flushed.wait()
             # One flush is enough: packets and timers cause those that follow.
