@@ -122,8 +122,10 @@ class FullSocket:
         self.room = room
         self.error = error
         self.sent: list[bytes] = []
+        self.calls = 0
 
     def sendto(self, data: bytes, address: Address) -> None:
+        self.calls += 1
         if self.room <= 0:
             raise self.error
         self.room -= 1
@@ -140,10 +142,33 @@ def test_packets_that_a_full_socket_rejected_are_sent_first(pair: Three) -> None
     sizes = [10, 20, 30, 40]  # each a run of its own
     assert not sender.send([(bytes([size]) * size, address) for size in sizes])
     assert [len(data) for data in full.sent] == [10, 20]
+    full.room = 1
+    assert not sender.send([(b"z" * 50, address)])  # it waits behind the others
+    assert not sender.send_waiting()
     full.room = 10
-    assert sender.send([(b"z" * 50, address)])
+    assert sender.send_waiting()
     assert [len(data) for data in full.sent] == [10, 20, 30, 40, 50]
-    assert sender.send(())
+    assert sender.send([(b"z" * 60, address)])
+    assert len(full.sent) == 6
+    assert sender.send_waiting()
+    sender.socket = real
+
+
+def test_many_connections_that_send_through_a_full_socket_take_linear_time(pair: Three) -> None:
+    """System calls are counted, and packets that are copied."""
+    sender, _, address = pair
+    real, full = sender.socket, FullSocket(0)
+    sender.socket = full  # type: ignore[assignment]
+    connections = 1_000
+    for number in range(connections):
+        assert not sender.send([(bytes(10 + number), address)])
+    assert full.calls == 1
+    assert sender.waiting == connections
+    for _ in range(connections):
+        full.room = 1
+        sender.send_waiting()
+    assert [len(data) for data in full.sent] == [*range(10, 10 + connections)]
+    assert full.calls <= 2 * connections + 1
     sender.socket = real
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import socket
 import struct
+from collections import deque
 from collections.abc import Sequence
 
 from aqueduct.transport.address import Address
@@ -35,7 +36,7 @@ class UdpSocket:
         self.gso = _try_option(sock, _UDP_SEGMENT, 0)
         self.error: OSError | None = None
         """The last ICMP or send error, until the owner has read it."""
-        self._unsent: list[Packet] = []
+        self._unsent: deque[Packet] = deque()
 
     @property
     def waiting(self) -> int:
@@ -70,16 +71,35 @@ class UdpSocket:
                 pass  # the general way below handles it
             else:
                 return True
-        queue = [*self._unsent, *packets] if self._unsent else packets
-        self._unsent = []
+        if self._unsent:
+            # Wait behind the others: with many connections on a socket, a system call that fails
+            # for each of them, or a copy of what waits, would take quadratic time.
+            self._unsent.extend(packets)
+            return False
+        at = self._send_run_by_run(packets)
+        self._unsent.extend(packets[at:])
+        return at == len(packets)
+
+    def send_waiting(self) -> bool:
+        """Send packets that wait, once the socket is writable; return False if some still wait."""
+        unsent = self._unsent
+        while unsent:
+            batch = [unsent.popleft() for _ in range(min(_MAX_SEGMENTS, len(unsent)))]
+            at = self._send_run_by_run(batch)
+            if at < len(batch):
+                unsent.extendleft(reversed(batch[at:]))
+                return False
+        return True
+
+    def _send_run_by_run(self, queue: Sequence[Packet]) -> int:
+        """Send packets until there is no room; return how many were sent or lost."""
         at = 0
         while at < len(queue):
             stop = self._run(queue, at)
             try:
                 self._send_run(queue, at, stop)
             except (BlockingIOError, InterruptedError):
-                self._unsent = list(queue[at:])
-                return False
+                break
             except OSError as error:
                 if error.errno == errno.EIO and self.gso:
                     self.gso = False  # the interface does not support it
@@ -87,7 +107,7 @@ class UdpSocket:
                 # Unreachable, too large or not permitted: the packet counts as lost.
                 self.error = error
             at = stop
-        return True
+        return at
 
     def close(self) -> None:
         """Close the socket."""

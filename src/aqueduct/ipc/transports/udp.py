@@ -143,7 +143,7 @@ class UdpTransport:
         return self._readable_size != _NOTHING
 
     def _writable(self) -> None:
-        if self._socket.send(()):
+        if self._socket.send_waiting():
             self._full = False
             self._loop.remove_writer(self._socket.socket.fileno())
 

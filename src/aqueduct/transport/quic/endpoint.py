@@ -185,7 +185,7 @@ class QuicEndpoint:
         self.handle_network_error(error)
 
     def _writable(self) -> None:
-        if self.udp.send(()):
+        if self.udp.send_waiting():
             self._writing = False
             self.loop.remove_writer(self.udp.socket)
 
