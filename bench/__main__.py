@@ -1,4 +1,4 @@
-"""Kinds of benchmarks: the protocol core; channels, ScalableIPC, ingest and Spark against peers."""
+"""Kinds of benchmarks: the protocol core; channels, paths, ScalableIPC, ingest and Spark."""
 
 import sys
 from collections.abc import Callable
@@ -6,11 +6,13 @@ from functools import partial
 
 from bench import core, survival
 from bench.network import command, suite
+from bench.paths import command as paths
 
 USAGE = """\
 usage: python -m bench core [--help] ...      the protocol core, pure and compiled
        python -m bench channels [--help] ...  channels against zenoh, zmq, grpc and others
        python -m bench survival [--help] ...  connections that survive loss and address changes
+       python -m bench paths [--help] ...     long and lossy paths: QUIC, TCP and plain streams
        python -m bench ipc [--help] ...       ScalableIPC against zmq and a UNIX socket
        python -m bench ingest [--help] ...    records made durable, against NATS JetStream
        python -m bench spark [--help] ...     Spark's source and sink, against Spark's own files
@@ -22,6 +24,7 @@ def main(words: list[str]) -> int:
         "core": core.main,
         "channels": partial(command.main, suite.CHANNELS),
         "survival": survival.main,
+        "paths": paths.main,
         "ipc": partial(command.main, suite.IPC),
         "ingest": partial(command.main, suite.INGEST),
         "spark": partial(command.main, suite.SPARK),

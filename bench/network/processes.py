@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import IO
@@ -109,10 +109,10 @@ def started(
         yield server, client, info
 
 
-def write_certificate(directory: Path, options: Json) -> Setting:
+def write_certificate(directory: Path, options: Json, hosts: Sequence[str] = ()) -> Setting:
     """Write the certificate of all servers, which every client verifies; return the paths."""
     authority = make_authority("Aqueduct benchmark", days=2)
-    made = make_certificate(["localhost", HOST], authority, days=1)
+    made = make_certificate(["localhost", HOST, *hosts], authority, days=1)
     files = [directory / name for name in ("authority.pem", "server.pem", "server.key")]
     for file, content in zip(
         files, (authority.certificate, made.certificate, made.key), strict=True
