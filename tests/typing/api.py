@@ -90,9 +90,11 @@ async def attachments(tx: Sender[bytes], given: Receiver[int]) -> None:
 
 
 async def unions_and_lists() -> None:
-    """The messages of a union have the type `Any`."""
     either = aqueduct.channel(Sum | Ask)
-    assert_type(await either.receiver.receive(), Any)
+    assert_type(await either.receiver.receive(), Sum | Ask)
+    await either.sender.send("text")  # type: ignore[arg-type]
+    assert_type(aqueduct.oneshot(int | None).receiver, Receiver[int | None])
+    assert_type(blocking.channel(Sum | Ask).sender, blocking.Sender[Sum | Ask])
     assert_type(await aqueduct.channel(list[int]).receiver.receive(), list[int])
 
 
@@ -150,10 +152,23 @@ async def calls() -> None:
         assert_type(await either.entrypoint.call(Add(1)), int)
         _, words = aqueduct.channel(str)
         assert_type(await either.entrypoint.call(Join(words=words)), list[str])
+        assert_type(either.entrypoint, Sender[Add | Join])
+        await either.entrypoint.send(Ping())  # type: ignore[arg-type]
     with blocking.connect("localhost:4433", Add | Ping, trust=trust) as thread:
         assert_type(thread.entrypoint.call(Add(a=1), timeout=2), int)
         assert_type(thread.entrypoint.call(Add, a=1), Any)
         thread.entrypoint.call(Ping())  # its reply is None
+        assert_type(thread.entrypoint, blocking.Sender[Add | Ping])
+    async with aqueduct.serve("localhost:4433", Add | Ping, tls=aqueduct.dev_tls()) as server:
+        assert_type(server, aqueduct.Server[Add | Ping])
+        await server.serve(reply_to_either)
+        await server.serve(reply_to_add)  # type: ignore[arg-type]
+    with blocking.serve("localhost:4433", Add | Ping, tls=aqueduct.dev_tls()) as threads:
+        assert_type(threads, blocking.Server[Add | Ping])
+
+
+async def reply_to_either(request: Add | Ping) -> int | None:
+    return request.a if isinstance(request, Add) else None
 
 
 async def answers(request: Add) -> None:

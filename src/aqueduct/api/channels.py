@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any, Generic, NamedTuple, TypedDict, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypedDict, TypeVar, Unpack, overload
 
 from aqueduct.api.half import Origin
 from aqueduct.api.handles import Receiver, Sender
@@ -17,6 +17,9 @@ from aqueduct.runtime.encoding import Encoding
 from aqueduct.runtime.headers import HeadersLike, to_pairs
 from aqueduct.runtime.local_channel import LocalChannel, LocalReceivePort, LocalSendPort
 from aqueduct.wire.primitives import HeaderPairs
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeForm  # part of every type checker
 
 T = TypeVar("T")
 
@@ -51,6 +54,8 @@ class ChannelOptions(OneshotOptions, total=False):
 def channel(**options: Unpack[ChannelOptions]) -> Channel[bytes]: ...
 @overload
 def channel(kind: type[T], **options: Unpack[ChannelOptions]) -> Channel[T]: ...
+@overload
+def channel(kind: TypeForm[T], **options: Unpack[ChannelOptions]) -> Channel[T]: ...
 @overload
 def channel(kind: Any, **options: Unpack[ChannelOptions]) -> Channel[Any]: ...
 def channel(
@@ -90,6 +95,8 @@ def channel(
 def oneshot(**options: Unpack[OneshotOptions]) -> Channel[bytes]: ...
 @overload
 def oneshot(kind: type[T], **options: Unpack[OneshotOptions]) -> Channel[T]: ...
+@overload
+def oneshot(kind: TypeForm[T], **options: Unpack[OneshotOptions]) -> Channel[T]: ...
 @overload
 def oneshot(kind: Any, **options: Unpack[OneshotOptions]) -> Channel[Any]: ...
 def oneshot(

@@ -40,6 +40,8 @@ from aqueduct.transport.schemes import QuicSettings, connectors_for
 from aqueduct.wire.chanid import Side
 
 if TYPE_CHECKING:
+    from typing_extensions import TypeForm
+
     from aqueduct.api.connection import TraceLike
     from aqueduct.observe.trace import Trace
 
@@ -84,6 +86,10 @@ class ConnectOptions(TypedDict, total=False):
 def connect(address: str, **options: Unpack[ConnectOptions]) -> Connecting[bytes]: ...
 @overload
 def connect(address: str, kind: type[T], **options: Unpack[ConnectOptions]) -> Connecting[T]: ...
+@overload
+def connect(
+    address: str, kind: TypeForm[T], **options: Unpack[ConnectOptions]
+) -> Connecting[T]: ...
 @overload
 def connect(address: str, kind: Any, **options: Unpack[ConnectOptions]) -> Connecting[Any]: ...
 def connect(

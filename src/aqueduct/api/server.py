@@ -49,6 +49,8 @@ from aqueduct.transport.schemes import QuicSettings, listen
 from aqueduct.wire.chanid import Side
 
 if TYPE_CHECKING:
+    from typing_extensions import TypeForm
+
     from aqueduct.api.connection import TraceLike
     from aqueduct.observe.trace import Trace
 
@@ -494,6 +496,8 @@ class ServeOptions(TypedDict, total=False):
 def serve(address: str, **options: Unpack[ServeOptions]) -> Serving[bytes]: ...
 @overload
 def serve(address: str, kind: type[T], **options: Unpack[ServeOptions]) -> Serving[T]: ...
+@overload
+def serve(address: str, kind: TypeForm[T], **options: Unpack[ServeOptions]) -> Serving[T]: ...
 @overload
 def serve(address: str, kind: Any, **options: Unpack[ServeOptions]) -> Serving[Any]: ...
 def serve(

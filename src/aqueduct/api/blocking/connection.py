@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Iterator
-from typing import Any, Generic, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
 
 from aqueduct.api import client
 from aqueduct.api import connection as connections
@@ -30,6 +30,9 @@ from aqueduct.runtime.connection_driver import close_all
 from aqueduct.runtime.headers import Headers
 from aqueduct.security import ClientCertificate
 from aqueduct.transport.address import Address
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeForm
 
 T = TypeVar("T")
 
@@ -100,6 +103,10 @@ def connect(address: str, **options: Unpack[ConnectOptions]) -> ClientConnection
 @overload
 def connect(
     address: str, kind: type[T], **options: Unpack[ConnectOptions]
+) -> ClientConnection[T]: ...
+@overload
+def connect(
+    address: str, kind: TypeForm[T], **options: Unpack[ConnectOptions]
 ) -> ClientConnection[T]: ...
 @overload
 def connect(
@@ -219,6 +226,8 @@ class Server(BlockingTwin[servers.Server[T]], Generic[T]):
 def serve(address: str, **options: Unpack[ServeOptions]) -> Server[bytes]: ...
 @overload
 def serve(address: str, kind: type[T], **options: Unpack[ServeOptions]) -> Server[T]: ...
+@overload
+def serve(address: str, kind: TypeForm[T], **options: Unpack[ServeOptions]) -> Server[T]: ...
 @overload
 def serve(address: str, kind: Any, **options: Unpack[ServeOptions]) -> Server[Any]: ...
 @with_parameters_of(servers.serve)

@@ -8,7 +8,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Any, Generic, NamedTuple, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, Unpack, overload
 
 from aqueduct.api import channels, handles
 from aqueduct.api.blocking.serving import THREADS, serve_in_threads
@@ -30,6 +30,9 @@ from aqueduct.runtime.background import (
 )
 from aqueduct.runtime.headers import Headers, HeadersLike
 from aqueduct.runtime.ports import Message, Outcome
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeForm
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -371,6 +374,8 @@ def channel(**options: Unpack[ChannelOptions]) -> Channel[bytes]: ...
 @overload
 def channel(kind: type[T], **options: Unpack[ChannelOptions]) -> Channel[T]: ...
 @overload
+def channel(kind: TypeForm[T], **options: Unpack[ChannelOptions]) -> Channel[T]: ...
+@overload
 def channel(kind: Any, **options: Unpack[ChannelOptions]) -> Channel[Any]: ...
 @with_parameters_of(channels.channel)
 def channel(kind: Any = bytes, **options: Any) -> Channel[Any]:
@@ -384,6 +389,8 @@ def channel(kind: Any = bytes, **options: Any) -> Channel[Any]:
 def oneshot(**options: Unpack[OneshotOptions]) -> Channel[bytes]: ...
 @overload
 def oneshot(kind: type[T], **options: Unpack[OneshotOptions]) -> Channel[T]: ...
+@overload
+def oneshot(kind: TypeForm[T], **options: Unpack[OneshotOptions]) -> Channel[T]: ...
 @overload
 def oneshot(kind: Any, **options: Unpack[OneshotOptions]) -> Channel[Any]: ...
 @with_parameters_of(channels.oneshot)
