@@ -8,7 +8,7 @@ from aqueduct.errors import CloseCode, WouldBlock
 from aqueduct.protocol.config import INITIAL_LIMITS, Config, Limits
 from aqueduct.protocol.connection import Attach, Give, Mode
 from aqueduct.protocol.events import Readable, Writable
-from aqueduct.protocol.flow import Window
+from aqueduct.protocol.flow import FIRST_WINDOW, Window
 from aqueduct.settings import KIB, MIB
 from aqueduct.wire.chanid import ENTRYPOINT
 from aqueduct.wire.frames import (
@@ -193,6 +193,87 @@ def test_a_blocked_sender_that_was_finished_is_not_woken() -> None:
         assert Writable(ENTRYPOINT) not in peer.events()
 
 
+PIECE = 64 * KIB
+
+
+class LongPath:
+    """A sender that sends what it may, to a receiver whose credit comes back at some pace."""
+
+    def __init__(self, rtt: float, window: int = 8 * MIB) -> None:
+        limits = replace(WIDE, channel_window=window, connection_window=64 * MIB)
+        self.peer = client_core(limits=limits)
+        self.peer.core.handle_rtt(rtt)
+        self.outstanding = 0
+        self._stream: int | None = None
+
+    def fill(self) -> int:
+        """Send until the window is full; return the bytes in flight."""
+        while True:
+            try:
+                self.peer.core.send(ENTRYPOINT, bytes(PIECE), self.peer.now)
+            except WouldBlock:
+                return self.outstanding
+            self.outstanding += PIECE
+
+    def round(self, seconds: float) -> int:
+        """Return all credit over some seconds while the sender goes on; return what is used."""
+        for _ in range(16):
+            self.peer.wait(seconds / 16)
+            size = self.outstanding // 16
+            self.outstanding -= size
+            if self._stream is None:
+                self._stream = self.peer.routed(ENTRYPOINT, Dequeued(size))
+            else:
+                self.peer.more(self._stream, Dequeued(size))
+            used = self.fill()
+        return used
+
+
+def test_a_sender_uses_more_of_the_window_on_a_long_path_up_to_what_the_peer_allows() -> None:
+    path = LongPath(rtt=0.2)
+    assert path.fill() == FIRST_WINDOW
+    used = [path.round(0.2) for _ in range(12)]
+    assert sorted(used) == used
+    assert used[-1] == 8 * MIB
+
+
+def test_a_slow_receiver_gets_no_more_than_the_first_window() -> None:
+    path = LongPath(rtt=0.2)
+    path.fill()
+    assert [path.round(1.0) for _ in range(12)] == [FIRST_WINDOW] * 12
+
+
+def test_a_fast_receiver_nearby_gets_no_more_than_the_first_window() -> None:
+    path = LongPath(rtt=0.0001)
+    path.fill()
+    assert [path.round(0.01) for _ in range(12)] == [FIRST_WINDOW] * 12
+
+
+def test_a_path_of_unknown_length_keeps_the_first_window() -> None:
+    path = LongPath(rtt=0.0)
+    path.fill()
+    assert [path.round(0.2) for _ in range(5)] == [FIRST_WINDOW] * 5
+
+
+def test_a_sender_that_never_waits_for_its_window_uses_no_more_of_it() -> None:
+    path = LongPath(rtt=0.2)
+    path.outstanding = 4 * PIECE
+    for _ in range(4):
+        path.peer.core.send(ENTRYPOINT, bytes(PIECE), path.peer.now)
+    stream = path.peer.routed(ENTRYPOINT, Dequeued(PIECE))
+    for _ in range(3):
+        path.peer.wait(0.1)
+        path.peer.more(stream, Dequeued(PIECE))
+    assert path.peer.core._context.credit.growth.window == FIRST_WINDOW
+
+
+def test_a_window_below_the_first_one_is_used_at_once_and_not_exceeded() -> None:
+    """AQ-FLOW-2."""
+    path = LongPath(rtt=0.2, window=4 * PIECE)
+    assert path.fill() == 4 * PIECE
+    assert max(path.round(0.2) for _ in range(5)) <= 4 * PIECE
+
+
 def test_credit_of_a_nacked_datagram_is_returned() -> None:
     """AQ-FLOW-6: credit of an acked one is returned when it is dequeued."""
     peer = client_core(limits=replace(WIDE, channel_window=100))
@@ -334,6 +415,18 @@ def test_a_quarter_of_the_channel_window_is_reported_at_once() -> None:
     """AQ-FLOW-4."""
     peer = server_core(SMALL)
     quarter = WINDOW // 4
+    peer.routed(ENTRYPOINT, plain(0, b"x" * (quarter - 1)), plain(1, b"x"), plain(2, b"x"))
+    peer.wait(0.02)
+    peer.core.take(ENTRYPOINT, 1, peer.now)
+    assert reported(peer) == 0
+    peer.core.take(ENTRYPOINT, 1, peer.now)
+    assert reported(peer) == quarter
+
+
+def test_a_quarter_of_the_first_window_is_reported_at_once_however_large_the_window_is() -> None:
+    """AQ-FLOW-4: the sender may use no more than that."""
+    peer = server_core(Config(limits=Limits(channel_window=64 * MIB)))
+    quarter = FIRST_WINDOW // 4
     peer.routed(ENTRYPOINT, plain(0, b"x" * (quarter - 1)), plain(1, b"x"), plain(2, b"x"))
     peer.wait(0.02)
     peer.core.take(ENTRYPOINT, 1, peer.now)

@@ -17,10 +17,11 @@ class Limits:
     """What one side is willing to receive; stated to the peer in its connection headers."""
 
     channel_window: int = field(
-        default=1 * MIB,
+        default=8 * MIB,
         metadata=whole(
             "bytes",
-            "Bytes in flight on one channel: enough for 800 Mbit/s at 10 ms.",
+            "Bytes in flight on one channel: enough for 320 Mbit/s at 200 ms. Senders begin with "
+            "1 MiB, and use more where the round-trip time needs it and the receiver keeps up.",
             least=1,
             most=MAX_VARINT,
         ),

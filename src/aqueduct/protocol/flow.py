@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections import deque
+from typing import Final
 
 from aqueduct.errors import MessageTooLarge
 from aqueduct.protocol.config import Config, Limits
 from aqueduct.protocol.timers import NEVER, Timers
 from aqueduct.wire.frames import MessageFrame
 from aqueduct.wire.primitives import headers_size
+
+FIRST_WINDOW: Final = 1024 * 1024
+"""Bytes in flight on one channel until the path needs more; a quarter is reported at once."""
 
 
 class Window:
@@ -77,6 +81,48 @@ class Window:
         self.limit = self.base
 
 
+class WindowGrowth:
+    """How much of the peer's channel window a sender uses: little until the path needs more.
+
+    A channel on a long path needs a window of its bandwidth times its round-trip time. But what a
+    slow receiver does not take waits in such a window, too: it holds memory on both sides, and
+    delays what follows on the channel. So all channels of a connection begin with `FIRST_WINDOW`.
+    While senders have to wait for a channel window, this measures the credit that comes back in
+    round trips. At half of the window or more, the path limits the sender and not the receiver,
+    and the window doubles, up to what the peer allows.
+    """
+
+    __slots__ = ("_began_at", "_returned", "is_blocked", "limit", "window")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        """What the peer allows."""
+        self.window = min(limit, FIRST_WINDOW)
+        self.is_blocked = False
+        """Whether a sender had to wait for its channel window since the last measurement."""
+        self._began_at = NEVER
+        self._returned = 0
+
+    def open(self, limit: int) -> None:
+        """Set what the peer allows."""
+        self.limit = limit
+        self.window = min(limit, FIRST_WINDOW)
+
+    def add(self, size: int, now: float, rtt: float) -> None:
+        """Count credit that came back while a sender waited."""
+        if self._began_at > now:
+            self._began_at, self._returned = now, 0
+            return
+        self._returned += size
+        elapsed = now - self._began_at
+        if elapsed < rtt:
+            return
+        if self._returned * rtt * 2 >= self.window * elapsed > 0:
+            self.window = min(2 * self.window, self.limit)
+        self.is_blocked = False
+        self._began_at = NEVER
+
+
 class WrittenOff:
     """Bytes of lost channels, returned once the peer has certainly dropped them (AQ-FLOW-8)."""
 
@@ -131,6 +177,7 @@ class Credit:
         "_limits",
         "_receive_channel_window",
         "draining",
+        "growth",
         "peer_limits",
         "receive_window",
         "report_at",
@@ -145,6 +192,7 @@ class Credit:
         limits = config.limits
         self._limits = limits
         self.peer_limits = initial
+        self.growth = WindowGrowth(initial.channel_window)
         self.send_window = Window(
             initial.connection_window, initial.channel_reserve, initial.reserve_window
         )
@@ -178,6 +226,7 @@ class Credit:
     def open(self, limits: Limits, outstanding: list[int]) -> None:
         """Apply the limits that the peer stated, given the outstanding bytes of each sender."""
         self.peer_limits = limits
+        self.growth.open(limits.channel_window)
         window = self.send_window
         before = window.reserve
         window.open(limits.connection_window, limits.channel_reserve, limits.reserve_window)
@@ -193,7 +242,7 @@ class Credit:
 
     def fits_channel(self, outstanding: int, size: int) -> bool:
         """Return whether ``size`` more bytes fit the channel window."""
-        limit = self.peer_limits.channel_window
+        limit = self.growth.window
         return outstanding + size <= limit or outstanding == 0  # AQ-FLOW-3
 
     def charge(self, outstanding: int, size: int) -> int:
@@ -258,12 +307,13 @@ class Credit:
     def take(self, channel: int, size: int, unreported: int) -> bool:
         """Count bytes that the application took from a channel with ``unreported`` bytes now.
 
-        Return whether the channel must report them: they are a quarter of its window (AQ-FLOW-4).
+        Return whether the channel must report them: they are a quarter of its window, or of the
+        window that senders begin with (AQ-FLOW-4).
         """
         if size:
             self.unreported += size
             self.unreported_channels[channel] = None
-        return unreported * 4 >= self._limits.channel_window
+        return unreported * 4 >= self._limits.channel_window or unreported * 4 >= FIRST_WINDOW
 
     def report(self, channel: int, size: int, queued: int, reserved: int) -> int:
         """Return the credit of all bytes taken from a channel that has ``queued`` bytes left.

@@ -137,7 +137,7 @@ def _dispatch_to_sender(
         channels.settle_lineage(accessible, now)
         channels.lose(lost, half.channel, now)
     elif isinstance(frame, Dequeued):
-        half.handle_dequeued(frame.num_bytes)
+        half.handle_dequeued(frame.num_bytes, now)
     else:
         channels.lose(half.handle_close(now), half.channel, now)
 

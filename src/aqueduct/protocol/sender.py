@@ -98,7 +98,7 @@ class SendingHalf(SenderStateMachine):
         window = credit.send_window
         before = self.outstanding
         outstanding = before + size
-        if outstanding > limits.channel_window and before:
+        if outstanding > credit.growth.window and before:
             self._block(size)
         total = window.outstanding + size
         free = window.reserve - before
@@ -273,7 +273,7 @@ class SendingHalf(SenderStateMachine):
         self._release(nacked_bytes)  # AQ-FLOW-6
         return accessible, lost
 
-    def handle_dequeued(self, size: int) -> None:
+    def handle_dequeued(self, size: int, now: float) -> None:
         """Process DEQUEUED: the peer's application took this many bytes."""
         if size > self.outstanding:
             raise RemoteProtocolError(
@@ -281,6 +281,9 @@ class SendingHalf(SenderStateMachine):
                 f"{size} bytes dequeued of {self.outstanding} on {describe(self.channel)}",
                 CloseCode.FLOW_CONTROL,
             )
+        growth = self._credit.growth
+        if growth.is_blocked:
+            growth.add(size, now, self._context.rtt)
         self._release(size)
 
     def handle_close(self, now: float) -> list[Node]:
@@ -456,6 +459,7 @@ class SendingHalf(SenderStateMachine):
         if self._fits_channel(size):
             self._wait_for_connection()
             raise WouldBlock("the connection window is full; wait until the peer takes messages")
+        self._credit.growth.is_blocked = True
         raise WouldBlock(
             f"the window of {describe(self.channel)} is full; wait until the peer takes messages"
         )

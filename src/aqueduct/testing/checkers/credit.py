@@ -12,6 +12,7 @@ from aqueduct.testing.checkers.facts import RunFacts
 from aqueduct.testing.checkers.rules import (
     ACK_DELAY,
     EPSILON,
+    FIRST_WINDOW,
     FORGET_INTERVAL,
     NEVER,
     SAFE_DATAGRAM_SIZE,
@@ -239,7 +240,8 @@ class _CreditLedger:
                 channels[channel] = channels.get(channel, 0) + size
         on_channel = channels[refused.channel]
         total = _shared(limits, [*channels.values(), *lost])
-        if on_channel > 0 and on_channel + refused.size > limits.channel_window:
+        window = min(limits.channel_window, FIRST_WINDOW)  # a sender may use more, and need not
+        if on_channel > 0 and on_channel + refused.size > window:
             return None
         channels[refused.channel] += refused.size
         after = _shared(limits, [*channels.values(), *lost])
@@ -327,7 +329,7 @@ def credit_is_exact(facts: RunFacts) -> Iterator[Violation]:
 
 def _follow_receiver(facts: RunFacts, channel: ChannelFacts) -> Iterator[Violation]:
     side = channel.receiver
-    quarter = facts.record.limits[side].channel_window / 4
+    quarter = min(facts.record.limits[side].channel_window, FIRST_WINDOW) / 4
     timeout = ACK_DELAY + facts.record.lateness + facts.slack
     over = min(channel.receiver_gone, facts.gone[side], channel.cancel_arrived)
     taken = 0

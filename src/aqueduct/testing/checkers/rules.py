@@ -21,6 +21,9 @@ CLOSING_TIMEOUT: Final = 10.0
 SAFE_DATAGRAM_SIZE: Final = 600
 """A plain message of this size always fits a datagram."""
 
+FIRST_WINDOW: Final = 1_048_576
+"""Bytes of a channel window that every sender uses before it waits."""
+
 EPSILON: Final = 1e-6
 """Times closer than this are equal but for rounding."""
 NEVER: Final = float("inf")
