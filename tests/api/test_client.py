@@ -198,7 +198,7 @@ async def test_a_silent_address_leaves_time_for_the_next(monkeypatch: pytest.Mon
             family = socket.AF_INET
             good = ("127.0.0.1", port)
             answer_with(monkeypatch, (family, silent.getsockname()), (family, good))
-            async with connect(f"localhost:{port}", timeout=4) as client:
+            async with connect(f"localhost:{port}", timeout=8) as client:
                 assert client.peer == good
 
 

@@ -170,7 +170,7 @@ async def test_close_does_not_poll_while_the_peer_is_silent(
         monkeypatch.setattr(transport_of(client), "_turn", counted)
         before = time.perf_counter()
         await client.close()
-        assert 0.4 < time.perf_counter() - before < 5
+        assert 0.4 < time.perf_counter() - before < 60
         assert turns < 100
         relay.end_blackout()
 
@@ -190,7 +190,10 @@ async def test_a_cancelled_close_frees_the_socket_and_notifies_the_peer() -> Non
         await accepted.wait_closed()
 
 
-async def test_close_does_not_wait_for_a_peer_that_keeps_sending() -> None:
+async def test_close_does_not_wait_for_a_peer_that_keeps_sending(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connection_driver, "LINGER", 120.0)
     async with joined(aqueduct.Sender[bytes]) as (client, server):
         sender, receiver = aqueduct.channel(bytes, capacity=10)
         await client.entrypoint.send(sender)
@@ -208,7 +211,7 @@ async def test_close_does_not_wait_for_a_peer_that_keeps_sending() -> None:
         await asyncio.sleep(0.1)
         before = time.perf_counter()
         await client.close()
-        assert time.perf_counter() - before < 2
+        assert time.perf_counter() - before < 60
         for task in tasks:
             with pytest.raises(ConnectionLost):
                 await task
@@ -254,7 +257,7 @@ async def test_drain_waits_for_channels_and_then_closes() -> None:
         theirs = (await server.entrypoint.receive()).half
         with pytest.raises(EndOfChannel):
             await server.entrypoint.receive()
-        draining = asyncio.create_task(client.drain(30))
+        draining = asyncio.create_task(client.drain(300))
         await sender.send(1)
         await asyncio.sleep(0.05)
         assert not draining.done()
@@ -263,7 +266,7 @@ async def test_drain_waits_for_channels_and_then_closes() -> None:
         assert [number async for number in theirs] == [1]
         began = time.monotonic()
         await draining
-        assert time.monotonic() - began < 15
+        assert time.monotonic() - began < 150
         await server.wait_closed()
         ended = server._driver.ended
         assert ended is not None
@@ -277,7 +280,7 @@ async def test_drain_closes_after_the_grace_period() -> None:
         began = time.monotonic()
         await client.drain(0.05)
         sender.cancel()
-        assert 0.05 <= time.monotonic() - began < 15
+        assert 0.05 <= time.monotonic() - began < 60
         await server.wait_closed()
 
 

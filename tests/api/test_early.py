@@ -301,7 +301,7 @@ async def test_flush_raises_if_a_waiting_message_exceeds_the_servers_limits() ->
             await connection.entrypoint.send(Upload(content, reply))
             assert not connection.is_ready
             with pytest.raises(aqueduct.MessageTooLarge):
-                await asyncio.wait_for(sender.flush(), 5)
+                await asyncio.wait_for(sender.flush(), 60)
             answer.close()
 
 
@@ -362,7 +362,7 @@ def test_threads_can_use_early_data() -> None:
             with blocking.connect(
                 server.address, Question, trust=TRUST, early_data=True
             ) as connection:
-                assert connection.entrypoint.call(Question, text="hi", timeout=5) == "HI"
+                assert connection.entrypoint.call(Question, text="hi", timeout=60) == "HI"
         assert connection.early_data
         refused = blocking.connect(
             server.address, Question, trust=TRUST, early_data=True, headers={"no": "1"}
@@ -370,7 +370,7 @@ def test_threads_can_use_early_data() -> None:
         with pytest.raises(aqueduct.Refused):
             refused.wait_ready(5)
         refused.close()
-    thread.join(5)
+    thread.join(60)
     assert seen == [False, True]
 
 

@@ -17,6 +17,7 @@ from aqueduct.errors import HandshakeFailed, HostUnreachable, Refused, TLSError
 from aqueduct.transport.quic.transport import QuicTransport
 from aqueduct.transport.schemes import DualListener
 from aqueduct.transport.tcp.transport import TcpTransport
+from tests.ports import closed_port
 from tests.processes.peers import TIMEOUT, eventually
 
 LONG = 600.0
@@ -263,10 +264,11 @@ async def test_a_connection_that_loses_late_is_closed_at_once(
 
 
 async def test_nothing_listens_on_either() -> None:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        with pytest.raises(aqueduct.HostUnreachable, match="nothing listens at"):
-            await connect(f"127.0.0.1:{sock.getsockname()[1]}")
+    with (
+        closed_port() as port,
+        pytest.raises(aqueduct.HostUnreachable, match="nothing listens at"),
+    ):
+        await connect(f"127.0.0.1:{port}")
 
 
 async def test_a_port_that_is_free_for_udp_only_is_a_bind_error() -> None:

@@ -22,6 +22,7 @@ from aqueduct.testing.relay import Impairments, Relay
 from aqueduct.transport.schemes import connectors_for
 from aqueduct.wire.chanid import Side
 from tests.hostile.attacks import first_packet
+from tests.ports import free_port
 from tests.processes.peers import eventually
 from tests.transport.quic.inside import listener_of
 
@@ -396,9 +397,7 @@ async def test_ended_connections_that_wait_for_accept_count_as_open() -> None:
 
 async def test_a_server_that_cannot_record_leaves_its_port_free(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
     for _ in range(2):
         with pytest.raises(OSError, match=r"cannot record in .*trace: Not a directory"):
             await aqueduct.serve(address, tls=aqueduct.dev_tls(), trace=tmp_path / "file" / "trace")

@@ -3,10 +3,9 @@
 import base64
 import json
 import signal
-import socket
 import subprocess
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import pytest
 from aqueduct.cli.ipc import IpcSendRun, OutgoingMessage
 from aqueduct.ipc.address import parse
 from tests.cli.conftest import Run, Start, interrupt
+from tests.ports import closed_port
 
 SECONDS = 60
 
@@ -38,11 +38,10 @@ def payloads(process: "subprocess.Popen[str]") -> list[bytes]:
 
 
 @pytest.fixture
-def unused_address() -> str:
+def unused_address() -> Iterator[str]:
     """An address without a listener."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        sock.bind(("127.0.0.1", 0))
-        return f"udp://127.0.0.1:{sock.getsockname()[1]}"
+    with closed_port() as port:
+        yield f"udp://127.0.0.1:{port}"
 
 
 def test_each_message_is_a_line_of_json_with_four_fields(run: Run, start: Start) -> None:

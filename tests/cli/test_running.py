@@ -58,7 +58,7 @@ def test_a_non_blocking_pipe_is_waited_for(monkeypatch: pytest.MonkeyPatch, buff
         monkeypatch.setattr(sys, "stdout", text)
         running.write(LONG)
         running.write(b"the end")
-    reader.join(10)
+    reader.join(60)
     assert got == [LONG + b"the end"]
 
 

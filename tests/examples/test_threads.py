@@ -24,7 +24,7 @@ connection = blocking.connect(sys.argv[1], Square, trust=aqueduct.dev_trust())
 child = os.fork()
 if child == 0:
     try:
-        connection.entrypoint.call(Square(number=2), timeout=5)
+        connection.entrypoint.call(Square(number=2), timeout=60)
     except aqueduct.ForkedConnectionError:
         with blocking.connect(sys.argv[1], Square, trust=aqueduct.dev_trust()) as mine:
             os._exit(mine.entrypoint.call(Square(number=3), timeout=30))

@@ -113,7 +113,7 @@ def test_a_loop_answers_until_the_endpoint_is_closed() -> None:
         client.send(server.address, b"ab")
         assert client.receive(timeout=10).payload == b"abab"
         server.close()
-        thread.join(10)
+        thread.join(60)
         assert not thread.is_alive()
         with pytest.raises(EndpointClosed):
             server.receive()

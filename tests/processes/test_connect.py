@@ -23,16 +23,11 @@ from aqueduct import (
     oneshot,
 )
 from aqueduct.security import ServerTLS, make_authority, make_certificate
+from tests.ports import closed_port
 from tests.processes.lab import Ask, Collect, Keep, Report, Request
 from tests.processes.peers import BOTH, HANGS, bounded, connect, lab
 
 SCHEMES = BOTH
-
-
-def free_port() -> int:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 def open_sockets() -> int:
@@ -119,8 +114,8 @@ async def test_a_malformed_address_is_a_connect_error(address: str) -> None:
 
 @bounded
 async def test_connecting_to_an_unused_port_fails_at_once() -> None:
-    with pytest.raises(ConnectError, match="nothing listens"):
-        await connect(f"127.0.0.1:{free_port()}", bytes, timeout=10 * HANGS)
+    with closed_port() as port, pytest.raises(ConnectError, match="nothing listens"):
+        await connect(f"127.0.0.1:{port}", bytes, timeout=10 * HANGS)
 
 
 @bounded
@@ -141,14 +136,14 @@ async def test_a_port_in_use_is_a_bind_error() -> None:
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="only Linux lists them")
 @bounded
 async def test_a_failed_connect_leaves_no_socket_open() -> None:
-    before = open_sockets()
-    port = free_port()
-    for _ in range(5):
-        with pytest.raises(ConnectError):
-            await connect(f"127.0.0.1:{port}", bytes, timeout=0.3)
-        with pytest.raises(ConnectError):
-            await connect("no-such-host.invalid:4433", bytes)
-    assert open_sockets() == before
+    with closed_port() as port:
+        before = open_sockets()
+        for _ in range(5):
+            with pytest.raises(ConnectError):
+                await connect(f"127.0.0.1:{port}", bytes, timeout=0.3)
+            with pytest.raises(ConnectError):
+                await connect("no-such-host.invalid:4433", bytes)
+        assert open_sockets() == before
 
 
 @bounded

@@ -15,8 +15,9 @@ import aqueduct
 from aqueduct import Refused, Unauthenticated, channel, oneshot
 from aqueduct.testing.relay import Direction, Impairments, Relay
 from aqueduct.transport.udp import Packet, UdpSocket
+from tests.ports import free_port
 from tests.processes.lab import PASSWORD, Ask, Collect, Produce, Report, Request, numbered
-from tests.processes.peers import Peer, bounded, connect, lab
+from tests.processes.peers import TIMEOUT, Peer, bounded, connect, lab
 
 DELAY = 0.05
 RTT = 2 * DELAY
@@ -24,7 +25,7 @@ SMALL = aqueduct.QuicSettings(max_packet=1_200)
 
 
 async def ask(connection: Any, text: str = "hi") -> Any:
-    return await connection.entrypoint.call(Ask, text=text, timeout=8)
+    return await connection.entrypoint.call(Ask, text=text, timeout=TIMEOUT)
 
 
 async def visit(address: str, **options: Any) -> None:
@@ -125,12 +126,6 @@ async def test_a_replayed_first_flight_is_ignored(alive: bool) -> None:
 
 
 # -- a server that does not know the ticket --------------------------------------------------------
-
-
-def free_port() -> int:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 @bounded
@@ -259,4 +254,4 @@ async def test_a_silent_server_is_a_timeout() -> None:
         with pytest.raises(aqueduct.ConnectTimeout, match=r"within 0\.5 s"):
             async with connect(relay.address, Request, early_data=True, timeout=0.5) as connection:
                 await ask(connection)
-        assert 0.4 < time.monotonic() - start < 8
+        assert 0.4 < time.monotonic() - start < 60

@@ -6,7 +6,6 @@ import asyncio
 import base64
 import contextlib
 import signal
-import socket
 from collections import Counter
 from random import Random
 from typing import Any
@@ -16,6 +15,7 @@ import pytest
 from aqueduct import ipc
 from aqueduct.errors import DeliveryError, MessageTooLarge, PeerRestarted, SendTimeout
 from aqueduct.testing.relay import Direction, Impairments, Relay
+from tests.ports import free_port
 from tests.processes.courier import letter, number_of
 from tests.processes.peers import TIMEOUT, Peer, bounded, eventually
 
@@ -64,9 +64,7 @@ def acked(peer: Peer) -> set[int]:
 
 
 def free_address() -> str:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        sock.bind(("127.0.0.1", 0))
-        return f"udp://127.0.0.1:{sock.getsockname()[1]}"
+    return f"udp://127.0.0.1:{free_port()}"
 
 
 class Stream:

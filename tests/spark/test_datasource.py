@@ -263,7 +263,7 @@ def test_an_unreachable_server_is_reported_within_seconds(
         read(spark, servers=address)
     with pytest.raises(StreamingQueryException, match=fault):
         Query(spark, tmp_path / "checkpoint", servers=address).run()
-    assert time.monotonic() - begun < 20
+    assert time.monotonic() - begun < 100
 
 
 def test_a_silent_server_is_an_error(spark: SparkSession) -> None:
@@ -273,7 +273,7 @@ def test_a_silent_server_is_an_error(spark: SparkSession) -> None:
         begun = time.monotonic()
         with pytest.raises(AnalysisException, match=f"server {address} cannot be reached"):
             read(spark, servers=address)
-        assert time.monotonic() - begun < 20
+        assert time.monotonic() - begun < 100
 
 
 def test_the_name_of_the_format_is_aqueduct() -> None:

@@ -132,7 +132,7 @@ async def test_delay_applies_in_both_directions() -> None:
         before = loop.time()
         transport.sendto(b"x")
         await client.came.wait()
-        assert 0.09 < loop.time() - before < 1
+        assert 0.09 < loop.time() - before < 60
 
 
 @pytest.mark.parametrize("impairments", [Impairments(jitter=0.05), Impairments(reorder=0.3)])

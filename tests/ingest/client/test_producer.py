@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from typing import Any
 
 import pytest
@@ -18,6 +17,7 @@ from aqueduct.ingest.settings import CLIENT_QUIC_SETTINGS
 from aqueduct.security import make_authority, trust
 from aqueduct.transport.settings import QuicSettings
 from tests.ingest.lab import Lab, eventually
+from tests.ports import closed_port
 from tests.transport.quic.inside import listener_of
 
 
@@ -314,14 +314,12 @@ async def test_a_server_without_the_acknowledged_records_is_detected(lab: Lab) -
 
 
 async def test_a_producer_gives_up_on_an_unreachable_server(lab: Lab) -> None:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        sock.bind(("127.0.0.1", 0))
-        port = sock.getsockname()[1]
-    producer = Producer(f"127.0.0.1:{port}", "topic", trust=lab.trust, give_up_after=0.2)
-    with pytest.raises(IngestError, match=r"could not be reached for 0.2 s: nothing listens"):
-        await producer.open()
-    with pytest.raises(IngestError, match="could not be reached"):
-        await producer.send(b"")
+    with closed_port() as port:
+        producer = Producer(f"127.0.0.1:{port}", "topic", trust=lab.trust, give_up_after=2.0)
+        with pytest.raises(IngestError, match=r"could not be reached for 2 s: nothing listens"):
+            await producer.open()
+        with pytest.raises(IngestError, match="could not be reached"):
+            await producer.send(b"")
 
 
 async def test_a_server_that_stops_answering_is_detected(

@@ -188,7 +188,7 @@ async def test_the_address_with_the_most_connections_gives_way(
 
 
 async def test_closing_does_not_wait_for_a_silent_client() -> None:
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(60):
         async with Exposition("127.0.0.1:0", lambda: PAGE) as page:
             host, port = page.address.rsplit(":", 1)
             _, writer = await asyncio.open_connection(host, int(port))

@@ -146,7 +146,7 @@ async def test_resumed_readers_leave_slots_to_active_readers() -> None:
     assert [each.has_slot for each in slow[:56]] == [True] + [False] * 55
     for _ in range(20):
         prompt = Reader("prompt")
-        async with asyncio.timeout(1):
+        async with asyncio.timeout(60):
             await slots.acquire(prompt)  # before the resumed ones
         slots.release(prompt)
     for reader in slow[:56]:  # and all of these get a slot

@@ -22,10 +22,10 @@ from tests.ipc.tls_peers import (
     Start,
     by_hand,
     dial,
-    free_port,
     peers,
     until,
 )
+from tests.ports import closed_port, free_port
 
 
 @pytest.fixture
@@ -162,8 +162,9 @@ async def test_many_messages_to_an_unreachable_remote_cause_few_connection_attem
     start: Start,
 ) -> None:
     client = await start(ack_timeout=1.0)
-    remote = await client.transport.locate(f"tls://127.0.0.1:{free_port()}")
-    ends = await asyncio.gather(*(client.start(remote, b"x") for _ in range(300)))
+    with closed_port() as port:
+        remote = await client.transport.locate(f"tls://127.0.0.1:{port}")
+        ends = await asyncio.gather(*(client.start(remote, b"x") for _ in range(300)))
     assert {end.code for end in ends} == {Code.SEND_TIMEOUT}
     assert {end.exposed for end in ends} == {False}
     assert all("cannot reach" in end.reason for end in ends)

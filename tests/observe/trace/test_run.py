@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import threading
 from collections import Counter
 from pathlib import Path
@@ -16,6 +15,7 @@ import aqueduct
 from aqueduct.observe.trace import Trace
 from aqueduct.observe.trace.read import ledger, read
 from tests.observe.trace.recorded import Conversation
+from tests.ports import closed_port
 
 FATES = {"message_delivered", "message_undelivered", "message_lost", "message_open"}
 Rows = list[dict[str, Any]]
@@ -146,11 +146,8 @@ def test_the_limits_of_both_sides_are_recorded(rows: Rows) -> None:
 
 def test_a_connection_that_fails_is_recorded_and_leaves_no_writer(tmp_path: Path) -> None:
     async def fail() -> None:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as unused:
-            unused.bind(("127.0.0.1", 0))
-            address = f"127.0.0.1:{unused.getsockname()[1]}"
-        with pytest.raises(aqueduct.ConnectError):
-            await aqueduct.connect(address, trust=aqueduct.dev_trust(), trace=tmp_path)
+        with closed_port() as port, pytest.raises(aqueduct.ConnectError):
+            await aqueduct.connect(f"127.0.0.1:{port}", trust=aqueduct.dev_trust(), trace=tmp_path)
 
     asyncio.run(fail())
     kinds = [row["kind"] for row in read(tmp_path).to_pylist()]

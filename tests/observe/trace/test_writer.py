@@ -112,7 +112,7 @@ def test_a_slow_disk_drops_rows_and_logs_it_once(
     write = TraceFile.write
 
     def slowly(file: TraceFile, table: pa.Table) -> None:
-        gate.wait(10)
+        gate.wait(100)
         write(file, table)
 
     monkeypatch.setattr(TraceFile, "write", slowly)
@@ -120,7 +120,7 @@ def test_a_slow_disk_drops_rows_and_logs_it_once(
         for _ in range(20):
             began = time.monotonic()
             add(trace, 10)
-            assert time.monotonic() - began < 1
+            assert time.monotonic() - began < 50
         gate.set()
         trace.flush()
         add(trace, 1)

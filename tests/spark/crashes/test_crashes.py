@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import random
-import socket
 from collections import Counter
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import pyarrow.parquet as pq
 from aqueduct.ingest.client.reader import DirectoryReader
 from aqueduct.security import ServerTLS
 from tests.ingest.ledger import record
+from tests.ports import free_port
 from tests.spark.crashes.driving import EQUAL
 from tests.spark.crashes.lab import TIMEOUT, Script, command, family, kill, parent, until
 from tests.spark.crashes.producing import PARTITIONS
@@ -65,9 +65,7 @@ class Run:
         certificate, key = directory / "certificate", directory / "key"
         certificate.write_bytes(tls.certificate)
         key.write_bytes(tls.key)
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.address = f"127.0.0.1:{probe.getsockname()[1]}"
+        self.address = f"127.0.0.1:{free_port()}"
         self.server = Script(
             "tests.spark.crashes.serving",
             *(self.address, str(self.data), str(certificate), str(key)),

