@@ -241,6 +241,16 @@ def test_a_large_message_is_cut_into_frames_that_fit_a_record() -> None:
     assert message.size == 150_000
 
 
+def test_the_records_of_a_large_flush_are_full() -> None:
+    client, _ = joined()
+    for _ in range(15):
+        client.core.send(ENTRYPOINT, bytes(64_000), 0.0)
+    sizes = [len(each) for each in client.engine.flush(0.0, 0)]
+    assert len(sizes) == WINDOW // MAX_RECORD
+    assert min(sizes) > MAX_RECORD - 100
+    assert max(sizes) <= MAX_RECORD + 4
+
+
 def test_a_flush_leaves_what_the_socket_has_no_room_for() -> None:
     client, _ = joined()
     for _ in range(15):

@@ -185,6 +185,25 @@ def test_the_largest_record_is_taken_byte_by_byte_in_little_time() -> None:
     assert records_in([data[at : at + 1] for at in range(len(data))]) == [contents]
 
 
+@pytest.mark.parametrize("size", [1, 7, 100])
+def test_a_buffer_can_be_used_again_after_its_bytes_were_added(size: int) -> None:
+    contents = [bytes([number]) * 20 for number in range(10)]
+    data = b"".join(encode_integer(len(each)) + each for each in contents)
+    buffer = bytearray(size)
+    reader = RecordReader()
+    found = []
+    for start in range(0, len(data), size):
+        piece = data[start : start + size]
+        buffer[: len(piece)] = piece
+        reader.feed(memoryview(buffer)[: len(piece)])
+        buffer[:] = bytes(size)
+        while (cut := reader.next()) is not None:
+            whole, begin, stop = cut
+            found.append(whole[begin:stop])
+    assert found == contents
+    assert reader.held == 0
+
+
 def test_frames_are_packed_into_records_that_the_peer_takes() -> None:
     """AQ-TCP-3."""
     writer = RecordWriter()
