@@ -17,11 +17,13 @@ from aqueduct import (
     ConnectionLost,
     EndOfChannel,
     Headers,
+    Mode,
     Receiver,
     Sender,
     blocking,
     channel,
 )
+from aqueduct.observe import NullObserver
 from aqueduct.transport import memory
 from tests.processes.peers import eventually
 
@@ -88,6 +90,30 @@ async def send_all(client: Any, number: int) -> None:
     for _ in range(number):
         await client.entrypoint.send(bytes(500_000))
     await client.entrypoint.flush()
+
+
+async def test_datagrams_are_as_large_as_udp_carries() -> None:
+    """AQ-SEND-8: no path limits them."""
+    sizes: list[int] = []
+
+    class Wire(NullObserver):
+        def datagram_written(self, data: bytes) -> None:
+            sizes.append(len(data))
+
+    async with (
+        aqueduct.serve("memory://", tls=aqueduct.dev_tls()) as server,
+        aqueduct.connect(
+            server.address, trust=aqueduct.dev_trust(), observers=[lambda _: Wire()]
+        ) as client,
+    ):
+        accepted = await server.accept()
+        assert accepted is not None
+        client.entrypoint.mode = Mode.UNRELIABLE
+        for size in (60_000, memory.LARGEST_DATAGRAM):
+            await client.entrypoint.send(bytes(size))
+            assert len(await accepted.entrypoint.receive()) == size
+        assert len(sizes) == 1  # the second leaves no room for the frame around it
+        assert sizes[0] > 60_000
 
 
 async def test_a_refused_client_gets_the_reason() -> None:

@@ -40,6 +40,8 @@ SCHEME = "memory://"
 ROUND_TRIP = 0.001
 """Seconds of a round trip, as the core and the statistics see it: a few turns of the event loop."""
 
+LARGEST_DATAGRAM = 65_527
+"""Bytes of a datagram: no path limits them, so as many as UDP carries."""
 _TURN_BYTES = 256 * 1024
 """Bytes that one turn hands over; more urgent things can overtake the rest."""
 _TIMER_GRAIN = 0.001
@@ -107,6 +109,7 @@ class MemoryTransport:
         self._other_end = other_end
         self.is_established = True
         self.core.handle_rtt(ROUND_TRIP)
+        self.core.handle_datagram_limit(LARGEST_DATAGRAM)
 
     def now(self) -> float:
         """Return the monotonic time."""
