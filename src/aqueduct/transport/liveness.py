@@ -5,9 +5,14 @@ from __future__ import annotations
 from enum import Enum
 from typing import Protocol
 
+from aqueduct.wire.chanid import Side
+
 NEVER = float("inf")
 PINGS = 3
 """Keep-alive intervals in an idle timeout, at least: two pings may be lost."""
+CLIENT_SOONER = 0.9
+"""The part of its keep-alive interval after which a client pings, so that a server with many idle
+clients hears of them before it pings them, too, if a round trip takes less than the rest."""
 LEAST_OF_PEER = 1.0
 """Seconds: a peer that states a shorter idle timeout must not make this side send pings all the
 time."""
@@ -45,11 +50,20 @@ class Liveness:
     count either: packets of the peer may wait in the socket, and no ping was sent.
     """
 
-    __slots__ = ("_delayed_since", "_hearing", "_keep_alive", "_pinged_at", "_since", "due_at")
+    __slots__ = (
+        "_delayed_since",
+        "_hearing",
+        "_keep_alive",
+        "_pinged_at",
+        "_since",
+        "_sooner",
+        "due_at",
+    )
 
-    def __init__(self, hearing: Hearing, keep_alive: float | None) -> None:
+    def __init__(self, hearing: Hearing, keep_alive: float | None, side: Side) -> None:
         self._hearing = hearing
         self._keep_alive = keep_alive
+        self._sooner = CLIENT_SOONER if side is Side.CLIENT else 1.0
         self.due_at = NEVER
         """When to call `check`; at the latest when the peer is dead if it stays silent."""
         self._since = self._pinged_at = 0.0
@@ -102,7 +116,9 @@ class Liveness:
         return verdict
 
     def _interval(self, timeout: float) -> float:
-        return NEVER if self._keep_alive is None else min(self._keep_alive, timeout / PINGS)
+        if self._keep_alive is None:
+            return NEVER
+        return self._sooner * min(self._keep_alive, timeout / PINGS)
 
     def _plan(self) -> None:
         timeout = self.timeout()

@@ -31,7 +31,8 @@ class QuicSettings:
         default=5.0,
         metadata=seconds(
             "Silence of the peer after which it is pinged, a third of the idle timeout at most: a "
-            "longer value counts as a third.",
+            "longer value counts as a third. A client pings a tenth sooner, so that the server "
+            "need not.",
             above=0,
             most=_LONGEST,
             none="never",

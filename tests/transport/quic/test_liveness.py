@@ -354,7 +354,7 @@ class SilentQuic(SimpleNamespace):
 
 def watched(keep_alive: float | None = 5.0, **state: float) -> tuple[SilentQuic, Liveness]:
     quic = SilentQuic(**state)
-    liveness = Liveness(quic, keep_alive)
+    liveness = Liveness(quic, keep_alive, Side.SERVER)
     liveness.start(0.0)
     return quic, liveness
 
@@ -394,8 +394,32 @@ def test_a_peer_cannot_make_this_side_ping_all_the_time() -> None:
     assert liveness.due_at == pytest.approx(1 / 3)
 
 
+@pytest.mark.parametrize("keep_alive", [1.0, 5.0, 60.0])
+@pytest.mark.parametrize("delay", [0.0, 0.09])
+def test_an_idle_client_keeps_the_connection_open_without_pings_of_the_server(
+    keep_alive: float, delay: float
+) -> None:
+    """AQ-IDLE-2: a server with many idle connections has half of the work."""
+    hearing = {side: SilentQuic() for side in Side}
+    sides = {side: Liveness(hearing[side], keep_alive, side) for side in Side}
+    for one in sides.values():
+        one.start(0.0)
+    pings = dict.fromkeys(Side, 0)
+    while (now := min(one.due_at for one in sides.values())) < 100.0:
+        for side, one in sides.items():
+            if one.due_at <= now:
+                verdict = one.check(now)
+                assert verdict is not Verdict.DEAD
+                if verdict is Verdict.PING:
+                    pings[side] += 1
+                    hearing[side.other].heard_at = now + delay / 2
+                    hearing[side].heard_at = now + delay
+    assert pings[Side.SERVER] == 0
+    assert pings[Side.CLIENT] >= 100.0 / (min(keep_alive, 5.0) + delay)
+
+
 def test_nothing_is_due_before_the_handshake_and_after_the_end() -> None:
     _, liveness = watched()
-    assert Liveness(SilentQuic(), 5.0).due_at == NEVER
+    assert Liveness(SilentQuic(), 5.0, Side.SERVER).due_at == NEVER
     liveness.stop()
     assert liveness.due_at == NEVER

@@ -130,7 +130,7 @@ class Bridge:
         """Called before the core is notified that the connection is lost."""
         self.when_connected: Callable[[], None] | None = None
         """Called when the handshake is complete."""
-        self._liveness = Liveness(quic, keep_alive)
+        self._liveness = Liveness(quic, keep_alive, core.side)
         self._output = core.output
         self._output.holds_datagrams = True
         self._meter = RoomMeter(quic)

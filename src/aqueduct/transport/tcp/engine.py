@@ -92,7 +92,7 @@ class QmuxEngine:
         self.round_trip = 0.0
         """The smoothed round-trip time; 0 while it is unknown."""
         self._peer = peer
-        self._liveness = Liveness(self, keep_alive)
+        self._liveness = Liveness(self, keep_alive, core.side)
         self._output = core.output
         self._reader = RecordReader()
         self._writer = RecordWriter()
