@@ -83,9 +83,10 @@ check: $(INSTALLED)  ## check style, types and import rules
 	$(BIN)/mypy --strict $(CODE)
 	$(BIN)/lint-imports --no-logo
 
-bench: $(BENCH_INSTALLED)  ## measure the core, then channels, paths, ScalableIPC, ingest and Spark against peers; 45 minutes
+bench: $(BENCH_INSTALLED)  ## measure the core, then channels, many, paths, ScalableIPC, ingest and Spark against peers; 50 minutes
 	@$(BIN)/python -m bench core
 	@$(BIN)/python -m bench channels
+	@$(BIN)/python -m bench many
 	@$(BIN)/python -m bench paths
 	@$(BIN)/python -m bench ipc
 	@$(BIN)/python -m bench ingest

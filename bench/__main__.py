@@ -1,16 +1,18 @@
-"""Kinds of benchmarks: the protocol core; channels, paths, ScalableIPC, ingest and Spark."""
+"""Kinds of benchmarks: the protocol core; channels, many, paths, ScalableIPC, ingest and Spark."""
 
 import sys
 from collections.abc import Callable
 from functools import partial
 
 from bench import core, survival
+from bench.many import command as many
 from bench.network import command, suite
 from bench.paths import command as paths
 
 USAGE = """\
 usage: python -m bench core [--help] ...      the protocol core, pure and compiled
        python -m bench channels [--help] ...  channels against zenoh, zmq, grpc and others
+       python -m bench many [--help] ...      many connections, subscribers and channels
        python -m bench survival [--help] ...  connections that survive loss and address changes
        python -m bench paths [--help] ...     long and lossy paths: QUIC, TCP and plain streams
        python -m bench ipc [--help] ...       ScalableIPC against zmq and a UNIX socket
@@ -23,6 +25,7 @@ def main(words: list[str]) -> int:
     kinds: dict[str, Callable[[list[str]], int]] = {
         "core": core.main,
         "channels": partial(command.main, suite.CHANNELS),
+        "many": many.main,
         "survival": survival.main,
         "paths": paths.main,
         "ipc": partial(command.main, suite.IPC),

@@ -1,0 +1,1 @@
+"""Many connections to one server, many subscribers, and many channels on one connection."""
