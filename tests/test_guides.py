@@ -15,7 +15,7 @@ import pytest
 import aqueduct
 import aqueduct.codec
 from aqueduct.runtime.call_headers import INTERNAL, INVALID_REQUEST
-from aqueduct.testing import pair, relay
+from aqueduct.testing import pair, relay, tcp_relay
 from tests.guide import blocks_of, run_page
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -56,7 +56,7 @@ def test_the_classes_that_a_guide_names_exist(page: str) -> None:
     named = set(
         re.findall(r"`([A-Z][a-z]+[A-Za-z]*)[`(.]", re.sub(r"```.*?```", "", text, flags=re.S))
     )
-    places = (aqueduct, aqueduct.codec, asyncio, builtins, relay, pair)
+    places = (aqueduct, aqueduct.codec, asyncio, builtins, relay, tcp_relay, pair)
     assert named
     assert {name for name in named if not any(hasattr(place, name) for place in places)} == {
         name for name in named if f"class {name}(" in text

@@ -323,7 +323,10 @@ async def test_all_connections_of_a_loop_can_be_closed_at_once() -> None:
 
 async def test_a_connection_shows_only_what_users_may_call() -> None:
     async with joined() as ends:
-        for connection, more in ((ends.client, set()), (ends.server, {"identity", "serve"})):
+        for connection, more in (
+            (ends.client, set()),
+            (ends.server, {"certificate", "identity", "serve"}),
+        ):
             assert {name for name in dir(connection) if not name.startswith("_")} - more == {
                 "close",
                 "drain",

@@ -65,7 +65,7 @@ async def test_the_handshake_exchanges_limits(server: Server) -> None:
         (stated,) = (await peer.frame("CONNECTION_HEADERS")).headers
         assert stated[0] == b"aqueduct-limits"
         values = {name: Reader(value).varint() for name, value in read_pairs(stated[1])}
-        assert values[b"channel-window"] == 1 << 20
+        assert values[b"channel-window"] == 8 << 20
         assert values[b"max-message"] == 1 << 24
         (first,) = peer.about(None)
         assert [frame.name for frame in first.frames] == [

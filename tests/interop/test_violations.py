@@ -242,7 +242,7 @@ CRIMES = {
     "more than the channel's window": Crime(
         "AQ-FLOW-2",
         lambda peer: peer.on(
-            ENTRYPOINT, *(message(n, bytes(100_000)) for n in range(12)), fin=False
+            ENTRYPOINT, *(message(n, bytes(100_000)) for n in range(84)), fin=False
         ),
         code=FLOW_CONTROL,
     ),
