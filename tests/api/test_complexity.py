@@ -9,6 +9,7 @@ from typing import Any
 
 import aqueduct
 from aqueduct.protocol.events import Delivered
+from aqueduct.runtime.closing import Closing
 from aqueduct.runtime.ports import Outcome
 from aqueduct.runtime.send_port import NetworkSendPort
 from aqueduct.runtime.turns import TURN_BYTES
@@ -79,11 +80,12 @@ async def test_a_close_does_not_scan_all_senders_in_each_turn() -> None:
         last.sent = 1
         client._driver.ports.update({port.channel: port for port in (*idle, last)})
         turns = 50
-        first = steps(client._driver._is_sent)
-        taken = steps(lambda: [client._driver._is_sent() for _ in range(turns)])
+        closing = Closing(client._driver)
+        first = steps(closing._is_sent)
+        taken = steps(lambda: [closing._is_sent() for _ in range(turns)])
         assert taken < first + 40 * turns
         last.delivered = 1
-        assert client._driver._is_sent()
+        assert closing._is_sent()
         for port in (*idle, last):
             del client._driver.ports[port.channel]
         assert core.channel_count == 1

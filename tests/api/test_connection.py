@@ -13,8 +13,8 @@ import pytest
 
 import aqueduct
 from aqueduct import CloseCode, ConnectionLost, EndOfChannel
-from aqueduct.runtime import connection_driver
-from aqueduct.runtime.connection_driver import close_all
+from aqueduct.runtime import closing
+from aqueduct.runtime.closing import close_all
 from aqueduct.testing.relay import Direction, Impairments, Relay
 from tests.api.joined import SECONDS, GiveReceiver, joined
 from tests.processes.peers import eventually
@@ -141,7 +141,7 @@ async def test_close_waits_for_retransmissions(finish: bool) -> None:
 async def test_a_client_whose_entrypoint_has_ended_leaves_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(connection_driver, "LINGER", 10 * SECONDS)
+    monkeypatch.setattr(closing, "LINGER", 10 * SECONDS)
     async with joined(address="memory://leaving") as (client, server):
         await client.entrypoint.send(b"last")
         client.entrypoint.finish()
@@ -153,7 +153,7 @@ async def test_a_client_whose_entrypoint_has_ended_leaves_at_once(
 async def test_close_does_not_poll_while_the_peer_is_silent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(connection_driver, "LINGER", 0.5)
+    monkeypatch.setattr(closing, "LINGER", 0.5)
     async with served() as (_, relay):
         client = await connect(relay.address)
         relay.blackout()
@@ -193,7 +193,7 @@ async def test_a_cancelled_close_frees_the_socket_and_notifies_the_peer() -> Non
 async def test_close_does_not_wait_for_a_peer_that_keeps_sending(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(connection_driver, "LINGER", 120.0)
+    monkeypatch.setattr(closing, "LINGER", 120.0)
     async with joined(aqueduct.Sender[bytes]) as (client, server):
         sender, receiver = aqueduct.channel(bytes, capacity=10)
         await client.entrypoint.send(sender)

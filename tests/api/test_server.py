@@ -16,7 +16,7 @@ import aqueduct
 from aqueduct import ConnectError, ConnectTimeout, Headers
 from aqueduct.protocol.config import Config
 from aqueduct.protocol.connection import ConnectionCore
-from aqueduct.runtime import connection_driver
+from aqueduct.runtime import closing
 from aqueduct.runtime.connection_driver import ConnectionDriver
 from aqueduct.testing.relay import Impairments, Relay
 from aqueduct.transport.schemes import connectors_for
@@ -594,7 +594,7 @@ async def test_leaving_repeats_what_the_network_loses() -> None:
 async def test_leaving_a_server_that_is_silent_takes_a_bounded_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(connection_driver, "LINGER", 0.2)
+    monkeypatch.setattr(closing, "LINGER", 0.2)
     async with serve() as server, Relay(server.address, Impairments(), seed=1) as relay:
         client = await aqueduct.connect(relay.address, trust=aqueduct.dev_trust())
         assert await server.accept() is not None

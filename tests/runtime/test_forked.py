@@ -35,6 +35,7 @@ CHILD = """
     import asyncio, os, sys, traceback
     import aqueduct
     from aqueduct import Limits
+    from aqueduct.runtime.closing import Closing
     from tests.api.joined import GiveReceiver, joined
 
     def forked(use):
@@ -60,7 +61,7 @@ CHILD = """
         sender.finish()
         sender.cancel()
         theirs.close()
-        for end in (client.close(), client._driver.leave()):
+        for end in (client.close(), Closing(client._driver).leave()):
             try:
                 end.send(None)
             except StopIteration:

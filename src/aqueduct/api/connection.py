@@ -23,6 +23,7 @@ from aqueduct.errors import (
     VersionMismatch,
 )
 from aqueduct.observe.base import ObservedConnection, Observer, ObserverFactory
+from aqueduct.runtime.closing import Closing
 from aqueduct.runtime.connection_driver import ConnectionDriver
 from aqueduct.runtime.headers import Headers
 from aqueduct.security import CERTIFICATE_HINT, CERTIFICATE_NEEDED, TRUST_HINT
@@ -106,7 +107,7 @@ class Connection(Generic[T]):
         seconds for the peer to have what was sent, and does not say whether that was long enough:
         call `Sender.flush` before, which raises if it was not delivered.
         """
-        await self._driver.close(code, reason)
+        await Closing(self._driver).close(code, reason)
 
     async def drain(self, grace: float = 10.0) -> None:
         """End the entrypoint, wait up to ``grace`` seconds for all channels to end, then close.
@@ -115,7 +116,7 @@ class Connection(Generic[T]):
         `ReceiverClosed`, and the server's ``async for`` ends after what has arrived. Channels that
         are open go on until they end or the time is over. An idle connection closes at once.
         """
-        await self._driver.drain(grace)
+        await Closing(self._driver).drain(grace)
 
     def statistics(self) -> dict[str, float]:
         """Return counters of the transport and of the protocol; times are seconds."""
@@ -138,7 +139,7 @@ class Connection(Generic[T]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self._driver.leave(failed=error is not None)
+        await Closing(self._driver).leave(failed=error is not None)
 
     def __repr__(self) -> str:
         state = "closed" if not self.is_open else "open" if self.is_ready else "connecting"

@@ -1,13 +1,12 @@
 """One connection between its transport and its ports.
 
-The driver hands the core's events to the ports of channels, opens ports for the halves that arrive
-in messages, and closes the connection. `aqueduct.api.Connection` is the facade that users hold.
+The driver hands the core's events to the ports of channels, and opens ports for the halves that
+arrive in messages. `aqueduct.runtime.closing` closes the connection, and `aqueduct.api.Connection`
+is the facade that users hold.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import copy
 import os
 import weakref
@@ -46,7 +45,7 @@ from aqueduct.runtime.send_port import NetworkSendPort
 from aqueduct.runtime.turns import TURN_BYTES, SenderQueue, bytes_for
 from aqueduct.runtime.unrolled import Unrolled
 from aqueduct.runtime.waiters import OTHER_LOOP, Waiters, is_foreign
-from aqueduct.transport.base import IMMEDIATE_CLOSE_CODES, Transport
+from aqueduct.transport.base import Transport
 from aqueduct.wire.chanid import ENTRYPOINT, sender_of
 from aqueduct.wire.frames import Attachment, MessageFrame
 from aqueduct.wire.primitives import HeaderPairs
@@ -65,11 +64,6 @@ class MovableHalf(Protocol):
     def _move(self, driver: ConnectionDriver, channel: int) -> None:
         """Become a channel of the connection that carries the message."""
 
-
-LINGER = 3.0
-"""Seconds that `close` waits for the peer to have everything that was sent."""
-_INTERRUPTED = "left by an exception"
-"""The reason that the peer gets when the block around a connection raised."""
 
 _LOSSES = (CloseCode.IDLE, CloseCode.TRANSPORT)
 """Codes with which a side ends a connection that it did not want to end."""
@@ -114,34 +108,32 @@ class ConnectionDriver:
         self.observer: Observer | None = None
         """The observers of this connection, if any."""
         self.when_closed: Callable[[], Awaitable[None]] | None = None
-        """Called once, at the end of `close`."""
+        """Called once, when the connection has been closed."""
         self.present: Callable[[ChannelHalf, type[ChannelHalf] | None], ChannelHalf] = as_it_is
         """Makes the application's handle of a half: the half itself, or its blocking twin."""
         self._ready = self.loop.create_future()
         self.over = self.loop.create_future()
         """Done when the connection has ended."""
-        self._flushed = Waiters()
+        self._changed = Waiters()
         """Tasks that wait for the connection to change."""
         self._unready = Waiters()
         """Tasks that wait for the headers; woken within the turn, so that a server's answer leaves
         with it."""
         self._failure: AqueductError | None = None
         """Why the connection never became ready."""
-        self._failure_was_raised = False
-        self._was_closed_here = False
+        self.failure_was_raised = False
+        self.was_closed_here = False
         self._adopted = Unrolled(NetworkSendPort.pump)
         self._abandoned: Unrolled[Port] = Unrolled(abandon_port)
-        self._unsent: list[NetworkSendPort] = []
-        """Senders with unacknowledged messages, which `close` waits for."""
         self.rescued_bytes = 0
         """Bytes that the application had not received when the connection ended."""
         if observers:
             self._attach(observers)
         transport.attach(self)
         port = self.open_port(ENTRYPOINT, kind, codec)
-        self._entry_port: Port | None = port
+        self.entry_port: Port | None = port
         self.entrypoint: ChannelHalf | None = make_handle(port, ())
-        _live.add(self)
+        live_drivers.add(self)
 
     def _attach(self, factories: Sequence[ObserverFactory]) -> None:
         transport = self.transport
@@ -166,13 +158,13 @@ class ConnectionDriver:
         try:
             self._ready.result()
         except AqueductError:
-            self._failure_was_raised = True
+            self.failure_was_raised = True
             raise
 
     async def wait_established(self) -> None:
         """Wait until the transport's handshake is complete, or the connection has failed."""
         while not self.transport.is_established and not self._ready.done():
-            await self._flushed.wait()
+            await self._changed.wait()
 
     def fail_after(self, seconds: float, error: AqueductError) -> None:
         """Fail with this error if the connection is not ready by then."""
@@ -189,7 +181,7 @@ class ConnectionDriver:
     def discard(self, error: AqueductError) -> None:
         """Break the reference cycles of a connection that failed with this error."""
         self.transport.detach()
-        self.entrypoint = self._entry_port = None
+        self.entrypoint = self.entry_port = None
         error.__traceback__ = None
 
     def _fail(self, error: AqueductError) -> None:
@@ -197,7 +189,7 @@ class ConnectionDriver:
         self._ready.set_exception(error)
         self._ready.exception()  # asyncio would log an error that no task retrieves
         self._unready.wake_all()
-        self._flushed.wake_all()
+        self._changed.wake_all()
 
     def accept(self, headers: HeaderPairs) -> None:
         """Accept a client with the server's headers."""
@@ -252,8 +244,8 @@ class ConnectionDriver:
             if self._senders:
                 self.touch()
         self.time = self.transport.now()
-        if self._flushed:
-            self._flushed.wake_all()
+        if self._changed:
+            self._changed.wake_all()
 
     # -- sending ----------------------------------------------------------------------------------
 
@@ -404,15 +396,15 @@ class ConnectionDriver:
             self._fail(self._make_error(event.code, event.reason, self.transport))
         if not self.over.done():
             self.over.set_result(None)
-        self._flushed.wake_all()
+        self._changed.wake_all()
         self._senders.end()
-        _live.discard(self)
+        live_drivers.discard(self)
 
     def lost(self, channel: int | None = None) -> AqueductError:
         """Return the error for the use of a channel after the end: why the connection ended."""
         failure = self._failure
-        if failure is not None and not self._was_closed_here and not self.is_forked:
-            self._failure_was_raised = True
+        if failure is not None and not self.was_closed_here and not self.is_forked:
+            self.failure_was_raised = True
             return copy.copy(failure)
         ended = self.ended
         if self.is_forked:
@@ -451,103 +443,15 @@ class ConnectionDriver:
 
     # -- the end ----------------------------------------------------------------------------------
 
-    async def close(self, code: CloseCode, reason: str, *, leaving: bool = False) -> None:
-        """Close the connection behind what was sent, and wait up to `LINGER` seconds for that.
-
-        A client that is ``leaving`` finishes its entrypoint before (AQ-LEAVE-1).
-        """
-        if self.is_forked:
-            return  # the connection and its socket belong to the parent
-        self.check_loop()
-        self._was_closed_here = True
-        deadline = self.loop.time() + LINGER
-        try:
-            if code not in IMMEDIATE_CLOSE_CODES:
-                with contextlib.suppress(TimeoutError, AqueductError):
-                    async with asyncio.timeout_at(deadline):
-                        # A server that learns of the end first does not hand the connection to the
-                        # application.
-                        await self.wait_ready()
-                        await self._wait_sent()
-                        # Not earlier: a server may close when the entrypoint ends.
-                        if leaving and isinstance(self._entry_port, NetworkSendPort):
-                            self._entry_port.finish()
-                            self.core.leave(self.transport.now())
-                            self.transport.schedule_flush()  # it may have ended already
-                            while not self.transport.is_closed:
-                                await self._flushed.wait()
-            # One flush is enough: packets and timers cause those that follow.
-            self.close_soon(code, reason)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout_at(deadline):
-                    while not self.transport.is_closed:
-                        await self._flushed.wait()
-        finally:
-            if not self.transport.is_closed:  # the task was cancelled, or the peer is silent
-                self.core.close_connection(code, reason, self.transport.now())
-                self.transport.flush()
-            self.transport.close()
-            when_closed, self.when_closed = self.when_closed, None
-            if when_closed is not None:
-                await when_closed()
-
-    async def leave(self, *, failed: bool = False) -> None:
-        """Close at the end of a block; ``failed`` if the block raised.
-
-        If it did not, and the server has not accepted early data yet, wait for the server's answer,
-        and raise a refusal.
-        """
-        if failed:
-            await self.close(CloseCode.NO_ERROR, _INTERRUPTED)  # AQ-LEAVE-2
-            return
-        try:
-            if not self._failure_was_raised and not self._was_closed_here and not self.is_forked:
-                await self.wait_ready()
-        finally:
-            await self.close(CloseCode.NO_ERROR, "", leaving=True)
-
-    async def drain(self, grace: float) -> None:
-        """End the entrypoint, wait up to ``grace`` seconds for all channels to end, then close."""
-        self.check_process()
-        port = self._entry_port
-        if isinstance(port, NetworkReceivePort):
-            port.stop()
-        elif port is not None:
-            port.finish()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(grace):
-                while self.ended is None and (self.core.channel_count or not is_handled(port)):
-                    await self._flushed.wait()
-        await self.close(CloseCode.GOING_AWAY, "drained")  # AQ-DRAIN-3
+    async def wait_change(self) -> None:
+        """Wait until the end of a flush, or of the connection."""
+        await self._changed.wait()
 
     @property
     def has_told_end(self) -> bool:
         """Whether the application was told how the entrypoint, a receiver, has ended."""
-        port = self._entry_port
+        port = self.entry_port
         return isinstance(port, NetworkReceivePort) and port.has_told_end
-
-    async def _wait_sent(self) -> None:
-        """Wait until the peer has acknowledged everything sent, or has stopped receiving."""
-        self.transport.schedule_flush()
-        while not self.transport.is_closed:
-            await self._flushed.wait()
-            if self._is_sent():
-                return
-
-    def _is_sent(self) -> bool:
-        # Called in each turn: scan all ports again only once all pending ones have caught up.
-        unsent = self._unsent
-        while unsent and not is_behind(unsent[-1]):
-            unsent.pop()
-        if not unsent:
-            unsent = self._unsent = [
-                port
-                for port in self.ports.values()
-                if isinstance(port, NetworkSendPort) and is_behind(port)
-            ]
-        if not unsent:
-            return True  # other data may be in flight, such as credit for a peer that keeps sending
-        return self.transport.is_drained()
 
     def statistics(self) -> dict[str, float]:
         """Return counters of the transport and of the core."""
@@ -570,19 +474,12 @@ class ConnectionDriver:
             port.fork()
 
 
-_live: weakref.WeakSet[ConnectionDriver] = weakref.WeakSet()
+live_drivers: weakref.WeakSet[ConnectionDriver] = weakref.WeakSet()
 """The connections of this process that have not ended."""
 
 
-async def close_all() -> None:
-    """Close all connections of this event loop, at the end of the program."""
-    loop = asyncio.get_running_loop()
-    drivers = [driver for driver in list(_live) if driver.loop is loop]
-    await asyncio.gather(*(driver.close(CloseCode.NO_ERROR, "") for driver in drivers))
-
-
 def _after_fork() -> None:
-    for driver in list(_live):
+    for driver in list(live_drivers):
         driver.handle_fork()
 
 
@@ -590,21 +487,9 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-def is_behind(port: NetworkSendPort) -> bool:
-    """Return whether this sender has unsent or unacknowledged messages."""
-    if port.ended is not None:
-        return False
-    return port.delivered + port.undelivered < port.sent or not port.is_open()
-
-
 def abandon_port(port: Port) -> None:
     """End an unclaimed half."""
     port.abandon()
-
-
-def is_handled(port: Port | None) -> bool:
-    """Return whether the application is done with what arrived on the entrypoint."""
-    return not isinstance(port, NetworkReceivePort) or port.is_handled()
 
 
 def as_it_is(half: ChannelHalf, wanted: type[ChannelHalf] | None) -> ChannelHalf:

@@ -26,7 +26,7 @@ from aqueduct.runtime.background import (
     on_loop,
     with_parameters_of,
 )
-from aqueduct.runtime.connection_driver import close_all
+from aqueduct.runtime.closing import Closing, close_all
 from aqueduct.runtime.headers import Headers
 from aqueduct.security import ClientCertificate
 from aqueduct.transport.address import Address
@@ -73,7 +73,7 @@ class Connection(BlockingTwin[connections.Connection[T]], Generic[T]):
         self._background.run(self._inner.wait_closed(), timeout)
 
     def _leave(self, *, failed: bool) -> None:
-        self._background.run(self._inner._driver.leave(failed=failed))
+        self._background.run(Closing(self._inner._driver).leave(failed=failed))
 
     def __repr__(self) -> str:
         return f"<blocking.{repr(self._inner)[1:]}"
