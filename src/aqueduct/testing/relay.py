@@ -24,7 +24,7 @@ import json
 import signal
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import asdict, dataclass
 from enum import Enum
 from random import Random
@@ -121,9 +121,7 @@ class Relay:
     @property
     def address(self) -> str:
         """The address for clients, as ``host:port``."""
-        assert self._socket is not None, "the relay is not open"
-        host, port = self._socket.getsockname()[:2]
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        return address_of(self._socket)
 
     @property
     def clients(self) -> int:
@@ -281,6 +279,13 @@ def _udp_socket(host: str) -> socket.socket:
     return sock
 
 
+def address_of(sock: socket.socket | None) -> str:
+    """Return the address that the socket of a relay is bound to, as ``host:port``."""
+    assert sock is not None, "the relay is not open"
+    host, port = sock.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def split_address(address: str) -> tuple[str, int]:
     """Split ``host:port`` or ``[::1]:port``; raise ValueError if it is neither."""
     scheme, mark, where = address.rpartition("://")
@@ -303,7 +308,8 @@ def _address(text: str) -> str:
     return text
 
 
-def _blackout(text: str) -> tuple[float, float]:
+def interval(text: str) -> tuple[float, float]:
+    """Parse ``START:LENGTH``, in seconds."""
     try:
         start, length = (float(part) for part in text.split(":"))
     except ValueError:
@@ -335,7 +341,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
         "--blackout",
-        type=_blackout,
+        type=interval,
         action="append",
         default=[],
         metavar="START:LENGTH",
@@ -366,41 +372,57 @@ async def relay_until_stopped(options: argparse.Namespace) -> None:
         duplicate=options.duplicate,
     )
     loop = asyncio.get_running_loop()
-    stop = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
+    stop = stop_signal()
     async with Relay(options.to, impairments, seed=options.seed, listen=options.listen) as relay:
         for start, length in options.blackout:
             loop.call_later(start, relay.blackout, length)
         for moment in options.change_address:
             loop.call_later(moment, relay.change_address)
-        _say(json.dumps({"address": relay.address}) if options.json else relay.address)
+        say(json.dumps({"address": relay.address}) if options.json else relay.address)
         await stop.wait()
         counts = {way.value: asdict(relay.counts[way]) for way in Direction}
     if options.json:
-        _say(json.dumps(counts))
+        say(json.dumps(counts))
         return
     for way, numbers in counts.items():
-        _say(f"{way}: " + ", ".join(f"{number} {name}" for name, number in numbers.items()))
+        say(f"{way}: " + ", ".join(f"{number} {name}" for name, number in numbers.items()))
 
 
-def _say(line: str) -> None:
+def stop_signal() -> asyncio.Event:
+    """Return an event that SIGINT and SIGTERM set."""
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    return stop
+
+
+def say(line: str) -> None:
+    """Print a line at once."""
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return the exit code."""
-    parser = make_parser()
+def run_relay(
+    parser: argparse.ArgumentParser,
+    run: Callable[[argparse.Namespace], Coroutine[Any, Any, None]],
+    arguments: Sequence[str] | None,
+) -> int:
+    """Run the command of a relay until it is stopped, and return the exit code."""
     options = parser.parse_args(arguments)
     try:
-        asyncio.run(relay_until_stopped(options))
+        asyncio.run(run(options))
     except ValueError as error:
         parser.error(str(error))
     except OSError as error:
-        sys.stderr.write(f"relay: cannot listen on {options.listen}: {error.strerror}\n")
+        name = parser.prog.rpartition(".")[2]
+        sys.stderr.write(f"{name}: cannot listen on {options.listen}: {error.strerror}\n")
         return 1
     return 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return the exit code."""
+    return run_relay(make_parser(), relay_until_stopped, arguments)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,6 @@ import argparse
 import asyncio
 import contextlib
 import json
-import signal
 import socket
 import struct
 import sys
@@ -33,7 +32,17 @@ from functools import partial
 from random import Random
 from types import TracebackType
 
-from aqueduct.testing.relay import BOTH, LOCALHOST, Direction, split_address
+from aqueduct.testing.relay import (
+    BOTH,
+    LOCALHOST,
+    Direction,
+    address_of,
+    interval,
+    run_relay,
+    say,
+    split_address,
+    stop_signal,
+)
 
 COMMAND = "python -m aqueduct.testing.tcp_relay"
 READ_SIZE = 64 * 1024
@@ -110,9 +119,7 @@ class TcpRelay:
     @property
     def address(self) -> str:
         """The address for clients, as ``host:port``."""
-        assert self._socket is not None, "the relay is not open"
-        host, port = self._socket.getsockname()[:2]
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        return address_of(self._socket)
 
     @property
     def connections(self) -> int:
@@ -391,7 +398,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
         "--stall",
-        type=_stall,
+        type=interval,
         action="append",
         default=[],
         metavar="START:LENGTH",
@@ -400,46 +407,22 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _stall(text: str) -> tuple[float, float]:
-    try:
-        start, length = (float(part) for part in text.split(":"))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not of the form START:LENGTH") from None
-    return start, length
-
-
 async def relay_until_stopped(options: argparse.Namespace) -> None:
     """Run a relay until SIGINT or SIGTERM."""
     path = TcpPath(options.delay, options.jitter, options.rate, max_held=options.max_held)
     loop = asyncio.get_running_loop()
-    stop = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
+    stop = stop_signal()
     async with TcpRelay(options.to, path, seed=options.seed, listen=options.listen) as relay:
         for start, length in options.stall:
             loop.call_later(start, relay.stall, length)
-        _say({"address": relay.address})
+        say(json.dumps({"address": relay.address}))
         await stop.wait()
-    _say({way.value: asdict(relay.counts[way]) for way in Direction})
-
-
-def _say(what: dict[str, object]) -> None:
-    sys.stdout.write(json.dumps(what) + "\n")
-    sys.stdout.flush()
+    say(json.dumps({way.value: asdict(relay.counts[way]) for way in Direction}))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code."""
-    parser = make_parser()
-    options = parser.parse_args(arguments)
-    try:
-        asyncio.run(relay_until_stopped(options))
-    except ValueError as error:
-        parser.error(str(error))
-    except OSError as error:
-        sys.stderr.write(f"tcp_relay: cannot listen on {options.listen}: {error.strerror}\n")
-        return 1
-    return 0
+    return run_relay(make_parser(), relay_until_stopped, arguments)
 
 
 if __name__ == "__main__":
