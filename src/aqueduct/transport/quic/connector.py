@@ -71,12 +71,12 @@ class QuicConnector:
             raise
 
 
-def _open_endpoint(family: int, where: Address, options: QuicSettings) -> ClientEndpoint:
+def _open_endpoint(family: int, where: Address, options: QuicSettings) -> QuicClientEndpoint:
     sock: socket.socket | None = None
     try:
         sock = socket.socket(family, socket.SOCK_DGRAM)
         sock.connect(where)
-        return ClientEndpoint(sock, options)
+        return QuicClientEndpoint(sock, options)
     except BaseException as error:
         if sock is not None:
             sock.close()
@@ -88,7 +88,7 @@ def _open_endpoint(family: int, where: Address, options: QuicSettings) -> Client
         raise
 
 
-class ClientEndpoint(QuicEndpoint):
+class QuicClientEndpoint(QuicEndpoint):
     """A socket for one connection, which is closed with it."""
 
     def handle_unknown(self, data: bytes, address: Address) -> QuicTransport | None:

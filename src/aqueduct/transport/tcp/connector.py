@@ -49,11 +49,11 @@ class TcpConnector:
         except OSError as error:
             raise unreachable(where, error.errno or 0) from None
         sock.setblocking(False)
-        endpoint = ClientEndpoint(self._options)
+        endpoint = TcpClientEndpoint(self._options)
         return TcpTransport(endpoint, sock, session, core, where, session.poll_ciphertext())
 
 
-class ClientEndpoint:
+class TcpClientEndpoint:
     """What the connection of a client has in common with others: nothing."""
 
     def __init__(self, options: QuicSettings) -> None:

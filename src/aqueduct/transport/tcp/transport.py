@@ -67,7 +67,7 @@ _plaintext = memoryview(bytearray(3 * SLICE))
 bytes(1 << 20)
 
 
-class Endpoint(Protocol):
+class TcpEndpoint(Protocol):
     """What a connection calls: the listener that accepted it, or the connector."""
 
     loop: asyncio.AbstractEventLoop
@@ -92,7 +92,7 @@ class TcpTransport:
 
     def __init__(
         self,
-        endpoint: Endpoint,
+        endpoint: TcpEndpoint,
         sock: socket.socket,
         session: TlsSession,
         core: ConnectionCore,
