@@ -28,7 +28,7 @@ from rich.text import Text
 from aqueduct.api.client import connect
 from aqueduct.api.server import serve
 from aqueduct.cli import cert, options, running
-from aqueduct.cli.ping import Ping
+from aqueduct.cli.ping import PingRequest
 from aqueduct.errors import AqueductError
 from aqueduct.security import dev_directory, dev_tls, dev_trust
 from aqueduct.spark.errors import NoJava
@@ -277,8 +277,10 @@ async def _connect_and_call() -> float:
     async with serve("127.0.0.1:0", bytes, tls=dev_tls()) as server:
         serving = asyncio.ensure_future(server.run(echo.handle))
         start = loop.time()
-        async with connect(server.address, Ping, trust=dev_trust(), timeout=_TIMEOUT) as connection:
-            await connection.entrypoint.call(Ping, number=0, filling=b"", timeout=_TIMEOUT)
+        async with connect(
+            server.address, PingRequest, trust=dev_trust(), timeout=_TIMEOUT
+        ) as connection:
+            await connection.entrypoint.call(PingRequest, number=0, filling=b"", timeout=_TIMEOUT)
             took = loop.time() - start
         serving.cancel()
     return took

@@ -22,7 +22,7 @@ from aqueduct.security import ServerTLS, Trust
 from aqueduct.transport.address import format_address
 
 
-class Ping(msgspec.Struct):
+class PingRequest(msgspec.Struct):
     """A request; an echo server answers with the same bytes."""
 
     number: int
@@ -88,7 +88,7 @@ class PingRun:
             start = time.perf_counter()
             connecting = connect(
                 self.address,
-                Ping,
+                PingRequest,
                 trust=trust,
                 certificate=certificate,
                 timeout=self.timeout,
@@ -107,7 +107,7 @@ class PingRun:
             return running.INTERRUPTED
         return 0 if len(self.times) == self.sent else running.FAILED
 
-    async def _ping_all(self, connection: Connection[Ping]) -> None:
+    async def _ping_all(self, connection: Connection[PingRequest]) -> None:
         loop = asyncio.get_running_loop()
         due = loop.time()
         while self.problem is None and (self.count == 0 or self.sent < self.count):
@@ -121,13 +121,13 @@ class PingRun:
             self.sent -= 1  # Ctrl-C cancelled it; it is not lost
             return
 
-    async def _ping(self, connection: Connection[Ping]) -> None:
+    async def _ping(self, connection: Connection[PingRequest]) -> None:
         number = self.sent
         filling = bytes(self.size)
         start = time.perf_counter()
         try:
             await connection.entrypoint.call(
-                Ping, number=number, filling=filling, timeout=self.timeout
+                PingRequest, number=number, filling=filling, timeout=self.timeout
             )
         except TimeoutError:
             self._say(f"number={number} no answer within {self.timeout:g} s")

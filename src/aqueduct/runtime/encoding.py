@@ -166,11 +166,11 @@ def _pass_queued(channel: LocalChannel) -> None:
             return
 
 
-class _Waiting(threading.local):
+class _WaitingChannels(threading.local):
     """Channels of this thread whose queued messages may carry more such channels."""
 
     def __init__(self) -> None:
         self.channels: Unrolled[LocalChannel] = Unrolled(_pass_queued)
 
 
-_waiting = _Waiting()
+_waiting = _WaitingChannels()

@@ -29,7 +29,7 @@ _NO_RECORDS = RecordColumns(0, [], [])
 
 
 @dataclass(slots=True, eq=False)
-class _Waiting:
+class _WaitingSubmission:
     """A submission, and the future of its caller."""
 
     topic: Topic
@@ -53,7 +53,7 @@ class Committer:
         self._store = store
         self._writer = writer
         self._metrics = metrics
-        self._waiting: deque[_Waiting] = deque()
+        self._waiting: deque[_WaitingSubmission] = deque()
         self._size = 0
         self._held = 0
         self._something = asyncio.Event()
@@ -138,7 +138,7 @@ class Committer:
             self.free(room)
             raise IngestError(_CLOSING)
         done = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Waiting(topic, submission, room.size, done))
+        self._waiting.append(_WaitingSubmission(topic, submission, room.size, done))
         self._size += room.size
         self._something.set()
         if self._size >= self._store.limits.group_size:
@@ -176,11 +176,11 @@ class Committer:
         finally:
             self._answer(group)
 
-    def _fail(self, group: Iterable[_Waiting], fault: IngestError) -> None:
+    def _fail(self, group: Iterable[_WaitingSubmission], fault: IngestError) -> None:
         for waiting in group:
             waiting.submission.fault = waiting.submission.fault or fault
 
-    def _take(self) -> list[_Waiting]:
+    def _take(self) -> list[_WaitingSubmission]:
         """Take the next group in order of arrival, up to the largest size."""
         limit = _LARGEST * self._store.limits.group_size
         group = [self._waiting.popleft()]
@@ -205,7 +205,7 @@ class Committer:
             async with asyncio.timeout(left):
                 await self._enough.wait()
 
-    def _commit(self, group: list[_Waiting]) -> None:
+    def _commit(self, group: list[_WaitingSubmission]) -> None:
         by_topic: dict[Topic, list[Submission]] = {}
         for waiting in group:
             by_topic.setdefault(waiting.topic, []).append(waiting.submission)
@@ -215,7 +215,7 @@ class Committer:
             unstored = [each for each in group if not each.submission.is_done]
             self._fail(unstored, IngestError(f"could not be stored: {error!r}"))
 
-    def _answer(self, group: Collection[_Waiting]) -> None:
+    def _answer(self, group: Collection[_WaitingSubmission]) -> None:
         now = time.perf_counter()
         for waiting in group:
             self._held -= waiting.size

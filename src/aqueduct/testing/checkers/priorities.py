@@ -89,7 +89,7 @@ def _carries_messages(stream: StreamFacts) -> bool:
     return not stream.routed and not is_finished and stream.number >= 0
 
 
-class _Waiting:
+class _WaitingMessages:
     """The messages of one side that wait, and what leaves instead."""
 
     def __init__(self, facts: RunFacts, side: Side) -> None:
@@ -167,7 +167,7 @@ def classes_in_order(facts: RunFacts) -> Iterator[Violation]:
     """A more urgent class leaves first, but each has a turn in each cycle (AQ-PRIO-3, 4)."""
     if facts.record.backlog:
         return  # messages may wait for stream credit, and turns are as long as suits the path
-    sides = (_Waiting(facts, Side.CLIENT), _Waiting(facts, Side.SERVER))
+    sides = (_WaitingMessages(facts, Side.CLIENT), _WaitingMessages(facts, Side.SERVER))
     for entry in facts.record.entries:
         side = sides[entry.side]
         if isinstance(entry, StreamEnded):
@@ -180,7 +180,7 @@ def classes_in_order(facts: RunFacts) -> Iterator[Violation]:
         _follow(side, entry)
 
 
-def _follow(side: _Waiting, entry: RecordEntry) -> None:
+def _follow(side: _WaitingMessages, entry: RecordEntry) -> None:
     if isinstance(entry, Polled):
         side.begin(entry)
     elif isinstance(entry, MessageSent):
