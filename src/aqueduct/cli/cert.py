@@ -29,6 +29,12 @@ from aqueduct.security import (
 _LONGEST_NAME = 64
 """The most characters of a common name (RFC 5280)."""
 
+_Directory = Annotated[
+    Path, typer.Option("--out", "-o", file_okay=False, help="Directory for the files.")
+]
+_Days = Annotated[int, typer.Option("--days", min=1, max=3650, help="Validity in days.")]
+_Force = Annotated[bool, typer.Option("--force", help="Overwrite existing files.")]
+
 app = typer.Typer(
     help="Create certificates and show their fingerprints.\n\n"
     "Example: aqueduct cert make example.org --out certs",
@@ -39,11 +45,9 @@ app = typer.Typer(
 @app.command()
 def make(
     names: Annotated[list[str], typer.Argument(metavar="NAME", help="Host names and addresses.")],
-    out: Annotated[
-        Path, typer.Option("--out", "-o", file_okay=False, help="Directory for the files.")
-    ] = Path(),
-    days: Annotated[int, typer.Option("--days", min=1, max=3650, help="Validity in days.")] = 365,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
+    out: _Directory = Path(),
+    days: _Days = 365,
+    force: _Force = False,
     as_json: options.Json = False,
 ) -> None:
     """Create a server certificate, signed by an authority in the same directory.
@@ -67,11 +71,9 @@ def make(
 @app.command()
 def client(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Who the client is.")],
-    out: Annotated[
-        Path, typer.Option("--out", "-o", file_okay=False, help="Directory for the files.")
-    ] = Path(),
-    days: Annotated[int, typer.Option("--days", min=1, max=3650, help="Validity in days.")] = 365,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
+    out: _Directory = Path(),
+    days: _Days = 365,
+    force: _Force = False,
     as_json: options.Json = False,
 ) -> None:
     """Create a client certificate, signed by an authority in the same directory.

@@ -50,17 +50,7 @@ def send(
         str, typer.Argument(metavar="ADDRESS", help="udp://HOST:PORT or tls://HOST:PORT.")
     ],
     texts: options.Texts = None,
-    files: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--file",
-            "-f",
-            exists=True,
-            dir_okay=False,
-            readable=True,
-            help="Send a file as one message; repeatable.",
-        ),
-    ] = None,
+    files: options.Files = None,
     whole: options.Whole = False,
     parallel: Annotated[
         int,

@@ -85,6 +85,17 @@ Texts = Annotated[
         metavar="TEXT", help="One message per argument (default: lines of standard input)."
     ),
 ]
+Files = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--file",
+        "-f",
+        exists=True,
+        dir_okay=False,
+        readable=True,
+        help="Send a file; repeatable.",
+    ),
+]
 Whole = Annotated[bool, typer.Option("--whole", help="Send all of standard input as one message.")]
 Count = Annotated[
     int,

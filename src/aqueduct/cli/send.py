@@ -46,17 +46,7 @@ class File(msgspec.Struct):
 def send(
     address: Annotated[str, typer.Argument(metavar="HOST:PORT")],
     texts: options.Texts = None,
-    files: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--file",
-            "-f",
-            exists=True,
-            dir_okay=False,
-            readable=True,
-            help="Send a file; repeatable.",
-        ),
-    ] = None,
+    files: options.Files = None,
     whole: options.Whole = False,
     header: Annotated[
         list[str] | None,

@@ -79,7 +79,7 @@ class RunFacts:
         entrypoint.sender_held = 0.0
         entrypoint.receiver_held = 0.0
         entrypoint.accessible_known = 0.0
-        entrypoint.hasty = record.draft == entrypoint.receiver
+        entrypoint.closes_early = record.draft == entrypoint.receiver
         for entry in record.entries:
             kind = type(entry)
             if kind is FrameSent:
@@ -155,7 +155,7 @@ class RunFacts:
                 self.strange.append((sent, "attaches an existing channel"))
                 continue
             made = ChannelFacts(attached.channel, message, mode=attached.mode)
-            made.hasty = self.record.draft == made.receiver
+            made.closes_early = self.record.draft == made.receiver
             self.channels[attached.channel] = made
             if made.sender == sent.side:
                 made.sender_held = sent.time

@@ -79,7 +79,7 @@ class MessageFacts:
         closed = channel.close_written
         if self.sent.reliable or closed == NEVER or self.nacked != closed:
             return False
-        if closed < channel.closing_due - EPSILON and not channel.hasty:
+        if closed < channel.closing_due - EPSILON and not channel.closes_early:
             return False
         announced = sum(
             entry.sent.frame.count
@@ -130,7 +130,7 @@ class ChannelFacts:
     """Whether a message that carried it, or one of its ancestors, was nacked."""
     lost_known: float = NEVER
     """When its creator could know of the loss."""
-    hasty: bool = False
+    closes_early: bool = False
     """Whether its receiver knows only the draft, and closes without waiting for announcements."""
     revived: bool = False
     """Whether a ghost of the receiver closed it a second time."""
