@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Generator
 from typing import Any
 
 import pytest
@@ -29,6 +31,21 @@ def quic_unless_it_fails(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def pytest_configure() -> None:
     java.use()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Let the garbage collector skip what stays until the end: modules, and the tests themselves.
+
+    A collection then scans what tests have made since, and not some million other objects.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(optionalhook=True)

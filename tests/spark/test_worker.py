@@ -20,7 +20,16 @@ def fresh() -> Iterator[None]:
     freeze_heap.cache_clear()
     yield
     freeze_heap.cache_clear()
+
+
+@pytest.fixture
+def thawed() -> Iterator[None]:
+    """Undo for one test what `tests/conftest.py` has frozen."""
     gc.unfreeze()
+    yield
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()
 
 
 def as_program(patch: pytest.MonkeyPatch, name: str | None) -> None:
@@ -40,6 +49,7 @@ def test_a_process_of_the_user_is_not_frozen(
     assert gc.get_freeze_count() == before
 
 
+@pytest.mark.usefixtures("thawed")
 def test_a_worker_excludes_imported_objects_from_garbage_collection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
