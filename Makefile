@@ -71,7 +71,7 @@ soak: $(INSTALLED)  ## run SEEDS (20000) simulations per protocol, attacks, leak
 	PARITY_SEEDS=$$(($(SEEDS) / 10)) $(BIN)/python -m pytest -n $(WORKERS) tests/transport/quic/test_parity.py \
 		tests/transport/tcp/test_parity.py
 	COMPLEXITY_CHANNELS=100000 LEAK_ROUNDS=$$(($(SEEDS) / 20)) $(BIN)/python -m pytest \
-		tests/protocol/test_complexity.py tests/api/test_leaks.py
+		tests/protocol/test_complexity.py tests/protocol/test_depth.py tests/api/test_leaks.py
 	JOB_ROWS=$$(($(SEEDS) * 100)) $(BIN)/python -m pytest tests/ingest/test_job_growth.py
 	SURVIVAL_SEEDS=$$(($(SEEDS) / 100)) $(BIN)/python -m pytest -n $(WORKERS) tests/transport/quic/test_survival.py
 	CRASH_CHAINS=$$(($(SEEDS) / 1000)) $(BIN)/python -m pytest -n $(WORKERS) tests/ingest/test_crashes.py

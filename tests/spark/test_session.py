@@ -94,4 +94,4 @@ def test_spark_finds_the_format_in_a_users_own_session_on_the_java_of_pip(
     assert done.returncode == 0, done.stderr[-3_000:]
     count, home = done.stdout.split()
     assert int(count) == 30
-    assert Path(home) == packaged.parent.parent
+    assert Path(home) == packaged.parent.parent.resolve()
