@@ -6,13 +6,14 @@ import asyncio
 import math
 from collections.abc import Hashable
 from functools import lru_cache
-from typing import Any, Generic, TypeVar, cast, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, get_args, get_origin, get_type_hints
 
 import msgspec
 
 from aqueduct.api.channels import oneshot
 from aqueduct.api.handles import Receiver, Sender
-from aqueduct.codec import ChannelHalf
+from aqueduct.codec import ChannelHalf, CodecClass, codec_for
+from aqueduct.codec.registry import choose
 from aqueduct.errors import (
     CallError,
     CallTimeout,
@@ -21,10 +22,14 @@ from aqueduct.errors import (
     ReceiverClosed,
     WouldBlock,
 )
+from aqueduct.protocol.connection import Attach, Give
 from aqueduct.runtime.call_headers import DEADLINE_EXCEEDED, timeout_header
-from aqueduct.runtime.ports import UNFILLED
+from aqueduct.runtime.ports import MOVED, UNFILLED
 from aqueduct.runtime.send_port import NetworkSendPort
 from aqueduct.transport.address import format_address
+
+if TYPE_CHECKING:
+    from aqueduct.runtime.connection_driver import ConnectionDriver
 
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
@@ -63,8 +68,7 @@ async def call_request(sender: Sender[Any], request: Request[R], seconds: float 
             f"aqueduct.Request, or a message type and its fields, not {request!r}"
         )
     _check_timeout(seconds)
-    kind = _answer_type(type(request))
-    reply, answer = oneshot(kind, codec=sender._codec_for_reply(kind))
+    reply, answer = _make_reply(sender, _answer_type(type(request)))
     message = msgspec.structs.replace(request, reply=reply)
     value: R = await _exchange(sender, message, reply, answer, seconds)
     return value
@@ -76,12 +80,11 @@ async def call_type(
     """Send a message of a type with these fields and one for the reply; return the answer."""
     _check_timeout(seconds)
     name, answer_type = _reply_field(kind, fields)
-    reply, answer = oneshot(answer_type, codec=sender._codec_for_reply(answer_type))
+    reply, answer = _make_reply(sender, answer_type)
     try:
         message = kind(**fields, **{name: reply})
     except BaseException:
-        reply.cancel()
-        answer.close()
+        _give_up(reply, answer)
         raise
     return await _exchange(sender, message, reply, answer, seconds)
 
@@ -96,22 +99,71 @@ def _check_timeout(seconds: float | None) -> None:
         raise ValueError("timeout is a number of seconds, or None for no limit; not nan")
 
 
+class _NetworkReply(Sender[Any]):
+    """The sender of a reply whose channel begins on the network, with the request that carries it.
+
+    Most calls cross a network, and a local channel for each of them would take longer to make than
+    the message.
+    """
+
+    __slots__ = ("_codec", "_kind", "answer")
+
+    _kind: Any
+    _codec: CodecClass | None
+    answer: Receiver[Any]
+    """The receiver of the reply, once the request was sent."""
+
+    @classmethod
+    def make(cls, kind: Any, codec: CodecClass | None) -> _NetworkReply:
+        """Return the sender of a reply of this type."""
+        codec, headers = (None, ()) if codec is None else choose(kind, codec, ())
+        codec_for(kind, codec)  # raise here for a type that cannot be one
+        reply = cls._from_port(UNFILLED, headers)
+        reply._kind, reply._codec = kind, codec
+        return reply
+
+    def _prepare_to_move(self) -> Attach:
+        if self._port is MOVED:
+            return super()._prepare_to_move()  # it raises
+        return Attach(self._give, True, self._headers) if self._headers else _PLAIN_REPLY
+
+    def _move(self, driver: ConnectionDriver, channel: int) -> None:
+        self._port = MOVED
+        port = driver.open_port(channel, self._kind, self._codec)
+        self.answer = Receiver._from_port(port, self._headers)
+
+
+_PLAIN_REPLY = Attach(Give.SENDER, oneshot=True)
+
+
+def _make_reply(sender: Sender[Any], kind: Any) -> tuple[Sender[Any], Receiver[Any] | None]:
+    """Return the sender for a request, and the receiver if there is one before it is sent."""
+    codec = sender._codec_for_reply(kind)
+    if isinstance(sender._port, NetworkSendPort):
+        return _NetworkReply.make(kind, codec), None
+    return oneshot(kind, codec=codec)
+
+
+def _give_up(reply: Sender[Any], answer: Receiver[Any] | None) -> None:
+    """End the channel of a reply whose request was not sent."""
+    reply.cancel()
+    if answer is not None:
+        answer.close()
+
+
 async def _exchange(
     sender: Sender[Any],
     message: Any,
     reply: Sender[Any],
-    answer: Receiver[Any],
+    answer: Receiver[Any] | None,
     seconds: float | None,
 ) -> Any:
-    where = _address_of(sender)
+    """Send a request and return its reply, or raise the error that a caller expects."""
     try:
-        async with asyncio.timeout(seconds) as scope, answer:
-            try:
-                await _send(sender, message, scope.when())
-            except BaseException:
-                reply.cancel()
-                raise
-            return await answer.receive()
+        if seconds is None:
+            return await _wait_for_reply(sender, message, reply, answer, None)
+        async with asyncio.timeout(seconds) as scope:
+            return await _wait_for_reply(sender, message, reply, answer, scope.when())
     except ChannelLostInTransit:
         closed = _closed_error(sender)
         if closed is None:
@@ -119,13 +171,33 @@ async def _exchange(
         closed.payload = message
         raise closed from None
     except TimeoutError:
-        if not scope.expired():
+        if seconds is None or not scope.expired():
             raise
     except CallError as error:
         if seconds is None or not error.by_peer or error.code != DEADLINE_EXCEEDED:
             raise
     name = type(message).__name__
+    where = _address_of(sender)
     raise CallTimeout(f"no reply to {name} from {where} within {seconds:g} s")
+
+
+async def _wait_for_reply(
+    sender: Sender[Any],
+    message: Any,
+    reply: Sender[Any],
+    answer: Receiver[Any] | None,
+    deadline: float | None,
+) -> Any:
+    try:
+        await _send(sender, message, deadline)
+    except BaseException:
+        _give_up(reply, answer)
+        raise
+    if isinstance(reply, _NetworkReply):
+        answer = reply.answer
+    assert answer is not None
+    async with answer:
+        return await answer.receive()
 
 
 async def _send(sender: Sender[Any], message: Any, deadline: float | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, ClassVar, Generic, TypeVar, get_args, get_origin
 
 import msgspec
@@ -101,14 +102,23 @@ class StructuredCodec(Generic[T]):
         raise NotImplementedError(f"{type(value).__name__} is not supported by msgspec")
 
     def _decode_unknown(self, kind: Any, value: Any) -> Any:
-        origin = get_origin(kind) or kind
-        if isinstance(origin, type) and issubclass(origin, ChannelHalf):
-            assert self._claim is not None
-            if type(value) is not int:
-                raise ValueError("a channel is written as the index of an attachment")
-            arguments = get_args(kind)
-            return self._claim(value, origin, arguments[0] if arguments else bytes)
-        raise NotImplementedError(f"{name_of(kind)} is not supported by msgspec")
+        half = _half_of(kind)
+        if half is None:
+            raise NotImplementedError(f"{name_of(kind)} is not supported by msgspec")
+        assert self._claim is not None
+        if type(value) is not int:
+            raise ValueError("a channel is written as the index of an attachment")
+        return self._claim(value, *half)
+
+
+@lru_cache(maxsize=1024)
+def _half_of(kind: Any) -> tuple[type[ChannelHalf], Any] | None:
+    """Return the class of a channel half and the type of its messages; None for other types."""
+    origin = get_origin(kind) or kind
+    if not isinstance(origin, type) or not issubclass(origin, ChannelHalf):
+        return None
+    arguments = get_args(kind)
+    return origin, arguments[0] if arguments else bytes
 
 
 def cause(error: Exception) -> Exception | None:
