@@ -37,6 +37,8 @@ COMPILED = (
     "aqueduct/runtime/receive_port.py",
 )
 """The hot path: the pure packages, and the modules between them and the event loop."""
+DATACLASSES = ("dataclass(frozen=True, slots=True)", "dataclass(slots=True)")
+"""The decorators of classes whose constructors are compiled."""
 WORK = Path(__file__).resolve().parent / "build" / "mypyc"
 
 
@@ -116,26 +118,67 @@ def compiled_modules() -> list[Extension]:
 
 
 def copy_sources(modules: list[str]) -> None:
-    """Copy the sources for mypyc, with statements that keep the docstrings of classes."""
+    """Copy the sources for mypyc, with what it drops or leaves interpreted."""
     shutil.rmtree(WORK / "src", ignore_errors=True)
     shutil.copytree("src", WORK / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
     for module in modules:
         path = WORK / "src" / module
-        path.write_text(with_docstrings(path.read_text(encoding="utf-8")), encoding="utf-8")
+        source = with_constructors(path.read_text(encoding="utf-8"))
+        path.write_text(with_docstrings(source), encoding="utf-8")
 
 
 def with_docstrings(source: str) -> str:
     """Return a module that sets the docstrings of its classes, which mypyc drops.
 
-    Each statement takes the blank line after its class, so that line numbers in tracebacks stay.
+    Each statement takes a blank line after its class, so that line numbers in tracebacks stay.
     """
     lines = [*source.splitlines(), ""]
     for node in ast.parse(source).body:
         if isinstance(node, ast.ClassDef) and (text := ast.get_docstring(node)):
-            assert node.end_lineno is not None
-            assert not lines[node.end_lineno], f"a blank line has to follow class {node.name}"
-            lines[node.end_lineno] = f'setattr({node.name}, "__doc__", {text!r})'
+            put_after(node, f'setattr({node.name}, "__doc__", {text!r})', lines)
     return "\n".join(lines) + "\n"
+
+
+def with_constructors(source: str) -> str:
+    """Return a module whose dataclasses have an ``__init__`` in their source.
+
+    mypyc compiles it. The one that `dataclass` makes stays interpreted, and takes five to fifteen
+    times as long. Each one takes a blank line after its class.
+    """
+    lines = [*source.splitlines(), ""]
+    for node in ast.parse(source).body:
+        if not isinstance(node, ast.ClassDef) or len(node.decorator_list) != 1:
+            continue
+        decorator = node.decorator_list[0]
+        made = constructor_of(node)
+        if ast.unparse(decorator) in DATACLASSES and made:
+            line = decorator.lineno - 1
+            lines[line] = lines[line].replace("dataclass(", "dataclass(init=False, ")
+            put_after(node, f"    {made}", lines)
+    return "\n".join(lines) + "\n"
+
+
+def constructor_of(node: ast.ClassDef) -> str:
+    """Return what the ``__init__`` of a dataclass is in one line; "" without fields of its own."""
+    fields = [one for one in node.body if isinstance(one, ast.AnnAssign)]
+    fields = [one for one in fields if "ClassVar" not in ast.unparse(one.annotation)]
+    methods = {one.name for one in node.body if isinstance(one, ast.FunctionDef)}
+    if not fields or node.bases or methods & {"__init__", "__post_init__"}:
+        return ""
+    if any(isinstance(one.value, ast.Call) for one in fields):
+        return ""  # a field() that says more than a default
+    names = [ast.unparse(one.target) for one in fields]
+    parameters = ", ".join(ast.unparse(one) for one in fields)
+    body = "; ".join(f"self.{name} = {name}" for name in names)
+    # mypy, too, takes the attributes for frozen here.
+    return f"def __init__(self, {parameters}) -> None: {body}  # type: ignore"
+
+
+def put_after(node: ast.ClassDef, statement: str, lines: list[str]) -> None:
+    """Replace the first blank line after a class."""
+    assert node.end_lineno is not None
+    assert not lines[node.end_lineno], f"a blank line has to follow class {node.name}"
+    lines[node.end_lineno] = statement
 
 
 class OptionalBuild(build_ext):  # type: ignore[misc]
