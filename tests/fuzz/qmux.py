@@ -44,6 +44,8 @@ def play(pieces: list[bytes]) -> str:
     engine.flush(0.0, 0)
     for piece in pieces:
         engine.receive(piece, STEP)
+        while engine.is_behind:
+            engine.resume(STEP)
         if core._peer_headers is not None and not core.is_ready and not core.has_ended:
             core.accept((), STEP)
         engine.flush(STEP, 0)

@@ -19,7 +19,7 @@ from aqueduct.protocol.events import (
     Undelivered,
 )
 from aqueduct.transport.base import MAX_REASON
-from aqueduct.transport.tcp.engine import MAX_DATAGRAM, URGENT, WINDOW, QmuxEngine
+from aqueduct.transport.tcp.engine import FRAMES, MAX_DATAGRAM, URGENT, WINDOW, QmuxEngine
 from aqueduct.transport.tcp.records import (
     MAX_INTEGER,
     MAX_RECORD,
@@ -213,6 +213,80 @@ def test_more_streams_at_once_than_allowed_are_over_the_limit() -> None:
     close = end.receive(*many)[-1]
     assert isinstance(close, Close)
     assert (close.code, close.reason[:8]) == (CloseCode.LIMIT_EXCEEDED, "AQ-TCP-8")
+
+
+def test_a_limit_of_streams_and_an_answer_wait_while_the_peer_reads_nothing() -> None:
+    """AQ-TCP-8 and AQ-TCP-9: else a peer could pile them up in this side's memory."""
+    end = started(config=Config(max_streams=8))
+    full = WINDOW + URGENT
+    for number in range(1_000):
+        stream = number << 2 | 2
+        opened = StreamData(stream, 0, b"", False)
+        end.engine.receive(record(Ping(number, False), opened, StreamReset(stream, 16, 0)), 0.0)
+        assert end.flush(backlog=full) == []
+    assert end.flush() == [StreamLimit(1_008), Ping(999, is_answer=True)]
+
+
+@pytest.mark.parametrize(
+    "tiny",
+    [
+        StreamLimit(0),
+        StreamData(6, 0, b"", False),
+        Ping(7, is_answer=False),
+    ],
+)
+def test_tiny_frames_wait_for_the_next_turns(tiny: Frame) -> None:
+    end = started()
+    end.receive(StreamData(2, 0, b"", False))
+    close = Close(CloseCode.GOING_AWAY, "behind them")
+    frames = record(*[tiny] * (2 * FRAMES)) + record(*[tiny] * FRAMES) + record(close)
+    end.engine.receive(frames, 0.0)
+    turns = 0
+    while end.engine.is_behind:
+        assert not end.engine.has_ended
+        end.engine.resume(0.0)
+        turns += 1
+    assert turns == 3
+    end.flush()
+    assert end.ending.reason == "behind them"
+
+
+def test_a_record_of_padding_takes_one_step() -> None:
+    end = started()
+    padding = encode_integer(MAX_RECORD) + bytes(MAX_RECORD)
+    end.engine.receive(padding * (FRAMES - 1), 0.0)
+    assert not end.engine.is_behind
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        StreamLimit(0),
+        Ping(7, is_answer=False),
+        StreamData(2, 0, b"", False),
+    ],
+)
+def test_an_unaccepted_client_sends_little_that_carries_no_data(frame: Frame) -> None:
+    """AQ-COST-3."""
+    end = started(config=Config(max_unseen=10_000))
+    size = len(encode_frame(frame))
+    many = record(*[frame] * 500)
+    while not end.of(ConnectionEnded):
+        end.engine.receive(many, 0.0)
+        end.flush()
+        size += 500 * len(encode_frame(frame))
+        assert size < 15_000 + 500 * len(encode_frame(frame))
+    assert size > 10_000
+    assert end.ending.code == CloseCode.LIMIT_EXCEEDED
+    assert end.ending.reason.startswith("AQ-COST-3")
+
+
+def test_an_accepted_client_may_send_much_that_carries_no_data() -> None:
+    """AQ-COST-3."""
+    _, server = joined()
+    for _ in range(100):
+        server.receive(*[StreamLimit(0)] * 1_000)
+    assert not server.core.has_ended
 
 
 def test_messages_wait_for_the_peers_stream_limit() -> None:

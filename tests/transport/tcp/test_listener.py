@@ -15,8 +15,22 @@ import pytest
 import aqueduct
 from aqueduct import QuicSettings
 from aqueduct.protocol.events import ConnectionEnded
+from aqueduct.transport.tcp.engine import FRAMES
 from aqueduct.transport.tcp.listener import TcpListener
+from aqueduct.transport.tcp.records import (
+    MAX_INTEGER,
+    MAX_RECORD,
+    Close,
+    Frame,
+    Parameters,
+    StreamData,
+    StreamLimit,
+    encode_frame,
+    encode_integer,
+)
 from aqueduct.transport.tcp.transport import ALPN
+from aqueduct.wire.chanid import ENTRYPOINT
+from aqueduct.wire.frames import ConnectionHeaders, MessageFrame, RouteTo, Version
 from tests.processes.peers import TIMEOUT, eventually
 
 HERE = "aqueduct+tcp://127.0.0.1:0"
@@ -163,11 +177,8 @@ async def test_a_client_with_an_older_tls_is_refused() -> None:
 
 async def test_a_client_that_breaks_a_rule_of_records_gets_the_rule() -> None:
     """AQ-TCP-4."""
-    context = ssl.create_default_context(cadata=_authority())
-    context.set_alpn_protocols([ALPN])
     async with serving() as server:
-        host, port = address_of(server)
-        reader, writer = await asyncio.open_connection(host, port, ssl=context)
+        reader, writer = await asyncio.open_connection(*address_of(server), ssl=_context())
         writer.write(b"\x01\x00")
         assert b"AQ-TCP-4" in await reader.read()
         writer.close()
@@ -193,6 +204,37 @@ async def test_a_client_that_reads_nothing_is_bounded_and_ends_when_it_is_silent
         del receiver
         transport.abandon("the test is over")
         transport.close()
+
+
+async def test_a_client_with_tiny_frames_gets_turns_like_others_and_none_is_lost() -> None:
+    """Its input waits between its turns, also the end of it."""
+    turns = 0
+    async with serving() as server:
+        _, writer = await asyncio.open_connection(*address_of(server), ssl=_context())
+        headers = Version().encode() + ConnectionHeaders(()).encode()
+        hello = StreamData(2, 0, headers, fin=False)
+        writer.write(_record(Parameters(0, MAX_INTEGER, MAX_INTEGER, 1_000, 65_535), hello))
+        connection = await server.accept()
+        transport: Any = connection._driver.transport
+        resume = transport._resume
+
+        def count(now: float) -> None:
+            nonlocal turns
+            turns += 1
+            resume(now)
+
+        transport._resume = count
+        text = Version().encode() + RouteTo(ENTRYPOINT).encode()
+        message = StreamData(6, 0, text + MessageFrame(0, (), (), b"last").encode(), fin=False)
+        many = _record(*[StreamLimit(0)] * (MAX_RECORD // 2))
+        writer.write(many * 8 + _record(message))
+        assert await connection.entrypoint.receive() == b"last"
+        assert turns >= 8 * MAX_RECORD // 2 // FRAMES - 8
+        writer.write(many + _record(Close(aqueduct.CloseCode.NO_ERROR, "enough")))
+        writer.close()
+        await connection.wait_closed()
+        expected = ConnectionEnded(aqueduct.CloseCode.NO_ERROR, "enough", True)
+        assert connection._driver.ended == expected
 
 
 async def test_what_was_sent_before_a_close_arrives_although_the_closing_side_has_unread_data() -> (
@@ -259,3 +301,14 @@ def _authority() -> str:
     authorities = aqueduct.dev_trust().authorities
     assert authorities is not None
     return authorities.decode()
+
+
+def _context() -> ssl.SSLContext:
+    context = ssl.create_default_context(cadata=_authority())
+    context.set_alpn_protocols([ALPN])
+    return context
+
+
+def _record(*frames: Frame) -> bytes:
+    contents = b"".join(map(encode_frame, frames))
+    return encode_integer(len(contents)) + contents

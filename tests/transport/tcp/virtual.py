@@ -120,6 +120,8 @@ class VirtualTcp(TappedNetwork):
             return
         self.active_side = side
         engine.receive(data, self.clock.now)
+        while engine.is_behind:
+            engine.resume(self.clock.now)
         self._settle(side)
 
     # Time

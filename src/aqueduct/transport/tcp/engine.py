@@ -38,6 +38,7 @@ from aqueduct.transport.tcp.records import (
     encode_frame,
     stream_head,
 )
+from aqueduct.wire.chanid import Side
 
 WINDOW: Final = 256 * 1024
 """Bytes that may wait for the socket, where nothing can overtake them."""
@@ -50,6 +51,9 @@ _PORTION: Final = MAX_RECORD - 64
 records of TLS."""
 _PIECES: Final = 256
 """Most writes of a flush; the rest waits for the next turn of the event loop."""
+FRAMES: Final = 1_024
+"""Most frames of the peer in a turn of the event loop; the rest waits, so that a peer with tiny
+frames does not delay other connections for longer than one with large ones."""
 
 _DATAGRAM_HEAD = 3
 MAX_DATAGRAM: Final = MIN_RECORD - _DATAGRAM_HEAD
@@ -95,12 +99,17 @@ class QmuxEngine:
         self._liveness = Liveness(self, keep_alive, core.side)
         self._output = core.output
         self._reader = RecordReader()
+        self._rest: tuple[bytes, int, int] | None = None
+        """What the last turn has not processed of a record."""
+        self._is_behind = False
         self._writer = RecordWriter()
         self._is_early = True
         """Whether the headers were not exchanged yet."""
         self._has_parameters = False
         self._has_failed = False
         """Whether the peer broke a rule, so that the rest of its input is not processed."""
+        self._unseen = 0
+        """Bytes of an unaccepted client's frames without data (AQ-COST-3)."""
         self._credit = StreamCredit()
         self._credit.set_limit(MAX_EARLY_STREAMS)  # AQ-TCP-8
         self._sent: dict[int, tuple[int, int]] = {}
@@ -110,6 +119,8 @@ class QmuxEngine:
         self._opened_by_peer = self._ended_by_peer = 0
         self._most_streams = self._stated_streams = core.config.max_streams
         """How many streams the peer may have open, and how many it may open in total."""
+        self._states_streams = False
+        """Whether that total has grown and was not sent yet."""
         self._ping = 0
         """The number of the last ping."""
         self._pinged_at = -1.0
@@ -149,12 +160,24 @@ class QmuxEngine:
         if self.has_ended or self._has_failed:
             return
         self.heard_at = now
-        reader = self._reader
-        reader.feed(data)
+        self._reader.feed(data)
+        self.resume(now)
+
+    def resume(self, now: float) -> None:
+        """Process as many of the received frames as a turn may."""
+        self._is_behind = False
+        left = FRAMES
         try:
-            while (record := reader.next()) is not None:
-                if not self._read(*record, now):
+            while not (self.has_ended or self._has_failed):
+                record = self._rest or self._reader.next()
+                if record is None:
                     return
+                if not left:
+                    self._rest = record
+                    self._is_behind = True
+                    return
+                self._rest = None
+                left = self._read(*record, now, left)
         except RemoteProtocolError as error:
             self._has_failed = True
             self._fail(error, now)
@@ -196,8 +219,8 @@ class QmuxEngine:
             self._output.clear()
         elif self.is_started:
             self._write_actions(now, backlog)
-            if not self.has_closed:
-                self._write_pings(now)
+            if backlog < WINDOW + URGENT:  # else a peer that does not read could pile them up
+                self._write_news(now)
         elif self.core.has_ended:
             self.has_closed = True  # the peer cannot read a close yet
         return self._writer.take()
@@ -212,6 +235,11 @@ class QmuxEngine:
         return True
 
     @property
+    def is_behind(self) -> bool:
+        """Whether frames wait for `resume`; more input has to wait as well."""
+        return self._is_behind and not (self.has_ended or self._has_failed)
+
+    @property
     def wants_flush(self) -> bool:
         """Whether a ping or its answer has to be sent."""
         return self._to_answer >= 0 or (self._wants_ping and self._pinged_at < 0.0)
@@ -222,6 +250,7 @@ class QmuxEngine:
         self._output.clear()
         self._sent.clear()
         self._received.clear()
+        self._rest = None
         self.before_end = self.when_ready = None
         self._liveness.stop()
 
@@ -316,8 +345,13 @@ class QmuxEngine:
         if self.observer is not None:
             self.observer.reset_written(stream, action.code)
 
-    def _write_pings(self, now: float) -> None:
-        """Write a ping that is wanted, unless one is not answered yet, and an answer."""
+    def _write_news(self, now: float) -> None:
+        """Write a ping that is wanted, unless one is not answered yet, an answer and a limit."""
+        if self.has_closed:
+            return
+        if self._states_streams:
+            self._states_streams = False
+            self._writer.add(encode_frame(StreamLimit(self._stated_streams)))
         if self._to_answer >= 0:
             self._writer.add(encode_frame(Ping(self._to_answer, is_answer=True)))
             self._to_answer = -1
@@ -342,20 +376,37 @@ class QmuxEngine:
 
     # -- reading ----------------------------------------------------------------------------------
 
-    def _read(self, data: bytes, at: int, end: int, now: float) -> bool:
-        """Process the frames of a record; return whether to process what follows."""
+    def _read(self, data: bytes, at: int, end: int, now: float, left: int) -> int:
+        """Process at most so many frames of a record; return how many more the turn may."""
         core, observer = self.core, self.observer
         while at < end and not (self.has_ended or self._has_failed):
+            if not left:
+                self._rest = data, at, end
+                break
+            left -= 1
+            start = at
             frame, at = decode_frame(data, at, end)
             if type(frame) is StreamData and self._has_parameters:
+                if self._is_early and not frame.data:
+                    self._count_unseen(at - start)
                 self._read_stream(frame, now)
             elif type(frame) is Datagram and self._has_parameters:
                 if observer is not None:
                     observer.datagram_read(frame.data)
                 core.handle_datagram(frame.data, now)
             else:
+                if self._is_early:
+                    self._count_unseen(at - start)
                 self._read_rare(frame, now)
-        return not (self.has_ended or self._has_failed)
+        return left
+
+    def _count_unseen(self, size: int) -> None:
+        """Bound what an unaccepted client sends without data, which costs time (AQ-COST-3)."""
+        self._unseen += size
+        if self._unseen > self.core.config.max_unseen and self.core.side is Side.SERVER:
+            raise RemoteProtocolError(
+                "AQ-COST-3", "too many bytes without data before headers", CloseCode.LIMIT_EXCEEDED
+            )
 
     def _read_stream(self, frame: StreamData, now: float) -> None:
         stream = frame.stream
@@ -397,7 +448,7 @@ class QmuxEngine:
         limit = self._ended_by_peer + self._most_streams
         if limit - self._stated_streams >= max(1, self._most_streams // 4):
             self._stated_streams = limit
-            self._writer.add(encode_frame(StreamLimit(limit)))
+            self._states_streams = True
 
     def _read_rare(self, frame: Frame, now: float) -> None:
         if isinstance(frame, Close):

@@ -6,6 +6,7 @@ bytes. docs/spec/12-tcp.md says what Aqueduct uses of it.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,6 +19,7 @@ MIN_RECORD: Final = 16_382
 MAX_RECORD: Final = 65_536
 """Bytes of frames that this side takes in one record, and that it sends at most."""
 
+_PADDING: Final = re.compile(rb"\0+")
 _RESET_STREAM, _STOP_SENDING = 0x04, 0x05
 _STREAM, _STREAM_LAST = 0x08, 0x0F
 _OFFSET, _LENGTH, _FIN = 0x04, 0x02, 0x01
@@ -28,7 +30,6 @@ _PARAMETERS = 0x3F5153300D0A0D0A
 _PING, _PONG = 0x348C67529EF8C7BD, 0x348C67529EF8C7BE
 
 _IGNORED: Final = {
-    0x00: 0,  # PADDING
     _STOP_SENDING: 2,
     0x10: 1,  # MAX_DATA
     0x11: 2,  # MAX_STREAM_DATA
@@ -232,6 +233,9 @@ def decode_frame(data: bytes, at: int, end: int) -> tuple[Frame, int]:
     if kind == _PARAMETERS:
         at, stop = _contents(data, at, end)
         return _decode_parameters(data, at, stop), stop
+    if not kind:  # at once: a record may consist of it
+        padding = _PADDING.match(data, at, end)
+        return Ignored(), padding.end() if padding is not None else at
     integers = _IGNORED.get(kind)
     if integers is None:
         raise RemoteProtocolError("AQ-TCP-6", f"a frame of type {kind:#x}")

@@ -8,6 +8,7 @@ import errno
 import os
 import socket
 import ssl
+from collections import deque
 from time import monotonic
 from typing import Protocol
 
@@ -114,10 +115,12 @@ class TcpTransport:
         self._socket = sock
         self._session = session
         self._hello = hello
-        self._unsent: list[memoryview] = []
+        self._unsent: deque[memoryview] = deque()
         self._unsent_size = 0
         self._is_reading = self._is_writing = False
-        self._has_input_ended = False
+        self._has_input_ended = self._has_peer_closed = False
+        self._is_behind = False
+        """Whether input waits for the next turn, so that nothing is read."""
         self._has_alerted = False
         """Whether this side has ended the connection by an alert of TLS."""
         self._is_released = False
@@ -260,8 +263,7 @@ class TcpTransport:
         if hasattr(socket, "TCP_NOTSENT_LOWAT"):
             with contextlib.suppress(OSError):
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT)
-        self._is_reading = True
-        self.loop.add_reader(sock, self._readable)
+        self._start_reading()
         hello, self._hello = self._hello, b""
         if self.core.side is Side.CLIENT:
             self._send(hello)
@@ -345,12 +347,27 @@ class TcpTransport:
                 engine.receive(_plaintext[:size], now)
         if not session.established:
             self._send(session.poll_ciphertext())  # the peer waits for it, or it is an alert
-        if has_ended:
+        self._has_peer_closed = has_ended
+        if engine.is_behind:
+            self._is_behind = True
+            self._stop_reading()
+        elif has_ended:
             self._input_ended("", now)
             return
         # Tasks that this wakes run before the flush, so that their answers leave with it.
         self._deliver_events()
         self.schedule_flush()
+
+    def _resume(self, now: float) -> None:
+        """Process what the last turn has left, before anything else is read."""
+        self.engine.resume(now)
+        if self.engine.is_behind:
+            return
+        self._is_behind = False
+        if self._has_peer_closed:
+            self._input_ended("", now)
+        else:
+            self._start_reading()
 
     def _input_ended(self, cause: str, now: float) -> None:
         self._has_input_ended = True
@@ -405,7 +422,7 @@ class TcpTransport:
             if size < len(unsent[0]):
                 unsent[0] = unsent[0][size:]
                 break
-            del unsent[0]
+            unsent.popleft()
         if not unsent:
             self._stop_writing()
         if self._unsent_size < WINDOW // 2:
@@ -419,9 +436,12 @@ class TcpTransport:
         if self._is_released:
             return
         now = monotonic()
+        engine = self.engine
+        if self._is_behind:
+            self._resume(now)
         self._deliver_events()
         self._flush(now)
-        if self.engine.has_more:
+        if engine.has_more or engine.is_behind:
             self.schedule_flush()
         if self.owner is not None:
             self.owner.handle_flushed(self.endpoint.flushes_due)
@@ -472,6 +492,10 @@ class TcpTransport:
         task = self.loop.create_task(_read_to_end(self.loop, self._socket))
         _lingering.add(task)
         task.add_done_callback(_lingering.discard)
+
+    def _start_reading(self) -> None:
+        self._is_reading = True
+        self.loop.add_reader(self._socket, self._readable)
 
     def _stop_reading(self) -> None:
         if self._is_reading:
