@@ -51,7 +51,7 @@ _PORTION: Final = MAX_RECORD - 64
 records of TLS."""
 _PIECES: Final = 256
 """Most writes of a flush; the rest waits for the next turn of the event loop."""
-FRAMES: Final = 1_024
+FRAMES: Final = 256
 """Most frames of the peer in a turn of the event loop; the rest waits, so that a peer with tiny
 frames does not delay other connections for longer than one with large ones."""
 
