@@ -27,7 +27,7 @@ Play = Callable[[Addresses, Random], Awaitable[None]]
 
 HOSTS = ("127.0.0.66", "127.0.0.67", "127.0.0.68")
 """The addresses of hostile peers; well-behaved clients use 127.0.0.1."""
-MODULES = ("quic", "channels", "ingest", "ipc")
+MODULES = ("quic", "channels", "tcp", "ingest", "ipc")
 REJECTED = (aqueduct.AqueductError, OSError, TimeoutError)
 """The errors of a peer whose connection the server rejected or closed."""
 PAUSE = 0.05
@@ -42,7 +42,7 @@ class Attack:
 
     name: str
     area: str
-    """The servers that it attacks: channels, ingest or ipc."""
+    """The servers that it attacks: channels, tcp, ingest or ipc."""
     play: Play
     budget: int
     """Bytes by which the server may grow while this attack runs alone."""

@@ -80,20 +80,22 @@ class Bystander:
         return waits[min(len(waits) - 1, int(len(waits) * 0.99))] if waits else SLOWEST
 
 
-def connect(addresses: Addresses) -> Any:
-    return aqueduct.connect(
-        addresses["channels"], Request, trust=aqueduct.dev_trust(), timeout=SLOWEST
-    )
-
-
 class Caller(Bystander):
     """Calls over one connection."""
 
-    name, area = "caller", "channels"
+    name, area, scheme = "caller", "channels", ""
+
+    def connect(self) -> Any:
+        return aqueduct.connect(
+            self.scheme + self.addresses[self.area],
+            Request,
+            trust=aqueduct.dev_trust(),
+            timeout=SLOWEST,
+        )
 
     @contextlib.asynccontextmanager
     async def asking(self) -> AsyncIterator[Question]:
-        async with connect(self.addresses) as connection:
+        async with self.connect() as connection:
 
             async def question() -> None:
                 answer = await connection.entrypoint.call(Ask, text="ok?", timeout=SLOWEST)
@@ -102,7 +104,7 @@ class Caller(Bystander):
             yield question
 
 
-class Newcomer(Bystander):
+class Newcomer(Caller):
     """Connects, makes one call and closes."""
 
     name, area, pause = "newcomer", "channels", 0.1
@@ -110,10 +112,28 @@ class Newcomer(Bystander):
     @contextlib.asynccontextmanager
     async def asking(self) -> AsyncIterator[Question]:
         async def question() -> None:
-            async with connect(self.addresses) as connection:
+            async with self.connect() as connection:
                 await connection.entrypoint.call(Ask, text="new", timeout=SLOWEST)
 
         yield question
+
+
+class TcpCaller(Caller):
+    """Calls over one connection of TCP."""
+
+    name, area, scheme = "tcp caller", "tcp", "aqueduct+tcp://"
+
+
+class TcpNewcomer(Newcomer):
+    """Connects over TCP, makes one call and closes."""
+
+    name, area, scheme = "tcp newcomer", "tcp", "aqueduct+tcp://"
+
+
+class Neighbour(Caller):
+    """Calls over QUIC the server that is attacked over TCP."""
+
+    name, area, scheme = "neighbour", "tcp", "aqueduct+quic://"
 
 
 class Producer(Bystander):
@@ -265,6 +285,9 @@ class TlsNewcomer(Bystander):
 KINDS: tuple[type[Bystander], ...] = (
     Caller,
     Newcomer,
+    TcpCaller,
+    TcpNewcomer,
+    Neighbour,
     Producer,
     Reader,
     Scraper,

@@ -49,7 +49,7 @@ ROUND = 10.0
 """Seconds of one round of a mixed campaign."""
 FACTOR, ALLOWANCE = 5, 0.050
 """The limit of the p99 latency under attack: `FACTOR` times idle, plus `ALLOWANCE` seconds."""
-BUDGETS = {"channels": 256 * MEGABYTE, "ingest": 256 * MEGABYTE, "ipc": 256 * MEGABYTE}
+BUDGETS = dict.fromkeys(("channels", "tcp", "ingest", "ipc"), 256 * MEGABYTE)
 """Bytes by which a server may grow under mixed attacks (docs/security.md); see `Attack.budget`."""
 
 
@@ -390,7 +390,7 @@ def arguments() -> argparse.Namespace:
         help="duration of each attack; with --mixed or --soak of all together (%(default)s)",
     )
     parser.add_argument("--seed", type=int, help="RNG seed; random, and printed, by default")
-    parser.add_argument("--areas", default="channels,ingest,ipc")
+    parser.add_argument("--areas", default="channels,tcp,ingest,ipc")
     parser.add_argument(
         "--verbose",
         action="store_true",

@@ -1,8 +1,8 @@
 """The servers that a campaign attacks.
 
-``python -m tests.hostile.target channels|ingest|ipc`` starts the servers of one or more areas, and
-prints one line of JSON with their addresses. It exits when its standard input is closed, so that it
-does not outlive the campaign.
+``python -m tests.hostile.target channels|tcp|ingest|ipc`` starts the servers of one or more areas,
+and prints one line of JSON with their addresses. It exits when its standard input is closed, so
+that it does not outlive the campaign.
 """
 
 from __future__ import annotations
@@ -96,6 +96,11 @@ async def serve_channels(stack: contextlib.AsyncExitStack) -> dict[str, str]:
     return {"channels": server.address}
 
 
+async def serve_tcp(stack: contextlib.AsyncExitStack) -> dict[str, str]:
+    """Serve channels over TCP and QUIC; the attacks are on TCP."""
+    return {"tcp": (await serve_channels(stack))["channels"]}
+
+
 async def serve_ingest(stack: contextlib.AsyncExitStack) -> dict[str, str]:
     from aqueduct.ingest import Grant, IngestServer, IngestSettings, Permissions
     from aqueduct.ingest.server.metrics_http import Exposition
@@ -125,7 +130,7 @@ async def serve_ipc(stack: contextlib.AsyncExitStack) -> dict[str, str]:
     return {"ipc_udp": udp.address, "ipc_tls": tls.address}
 
 
-AREAS = {"channels": serve_channels, "ingest": serve_ingest, "ipc": serve_ipc}
+AREAS = {"channels": serve_channels, "tcp": serve_tcp, "ingest": serve_ingest, "ipc": serve_ipc}
 
 
 async def main(areas: list[str]) -> None:
