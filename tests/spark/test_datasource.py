@@ -99,6 +99,16 @@ def test_a_batch_has_every_row_with_its_columns(
     assert times.first()[0].startswith("1970-01-01 00:00:01.0000")  # type: ignore[index]
 
 
+@pytest.mark.parametrize("scheme", ["aqueduct+quic://", "aqueduct+tcp://"])
+def test_a_batch_is_read_over_each_transport(
+    spark: SparkSession, landing: Landing, tls: ServerTLS, trust_ca: str, scheme: str
+) -> None:
+    landing.write("logs", 60)
+    with landing.served(tls, f"{scheme}127.0.0.1:0") as server:
+        assert server.address.startswith(scheme)
+        assert read(spark, servers=server.address, trustCa=trust_ca) == 60
+
+
 def test_a_schema_with_fewer_columns_reads_only_those(
     spark: SparkSession, origin: dict[str, str]
 ) -> None:

@@ -60,7 +60,13 @@ def test_the_token_is_not_in_the_repr() -> None:
     assert "a-long-random-token" not in repr(options)
 
 
-@pytest.mark.parametrize("server", ["a", "a:0", "a:65536", "a b:1", "https://a:1"])
+@pytest.mark.parametrize("scheme", ["", "aqueduct://", "aqueduct+quic://", "aqueduct+tcp://"])
+def test_a_server_may_name_its_transport(scheme: str) -> None:
+    servers = f"{scheme}a:1", f"{scheme}[::1]:4434"
+    assert OptionValues({"servers": ",".join(servers)}).server_options().servers == servers
+
+
+@pytest.mark.parametrize("server", ["a", "a:0", "a:65536", "a b:1", "https://a:1", "memory://a:1"])
 def test_a_server_is_a_host_and_a_port(server: str) -> None:
     with pytest.raises(WrongOption, match=r"option servers: .* is not host:port"):
         OptionValues({"servers": server}).server_options()

@@ -65,7 +65,9 @@ _BATCH_ONLY = ("endingOffsets",)
 _SPARK_OPTIONS = ("checkpointLocation", "queryName")
 """Options of Spark itself, which Spark passes to the sink."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-_SERVER = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[^\s:,/]+):([0-9]{1,5})")
+_SERVER = re.compile(
+    r"(?:aqueduct(?:\+quic|\+tcp)?://)?(\[[0-9A-Fa-f:.%]+\]|[^\s:,/]+):([0-9]{1,5})"
+)
 _MAX_NUMBER = 2**63 - 1
 _KAFKA_OPTIONS = {
     "kafka.bootstrap.servers": "servers",

@@ -18,6 +18,11 @@ def test_master_urls_of_spark_are_accepted(tmp_path: Path, master: str) -> None:
     PipelineSettings(out=tmp_path, master=master).check()
 
 
+@pytest.mark.parametrize("scheme", ["", "aqueduct+quic://", "aqueduct+tcp://"])
+def test_a_server_may_name_its_transport(tmp_path: Path, scheme: str) -> None:
+    PipelineSettings(out=tmp_path, servers=(f"{scheme}host:1",), listen=f"{scheme}[::1]:0").check()
+
+
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [

@@ -19,7 +19,9 @@ _MASTER = re.compile(
     r"local(\[(\*|[0-9]+)(,[0-9]+)?\])?|local-cluster\[[0-9]+,[0-9]+,[0-9]+\]"
     r"|(spark|k8s)://\S+|yarn"
 )
-_ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[^\s:,/]+):([0-9]{1,5})")
+_ADDRESS = re.compile(
+    r"(?:aqueduct(?:\+quic|\+tcp)?://)?(\[[0-9A-Fa-f:.%]+\]|[^\s:,/]+):([0-9]{1,5})"
+)
 _TOPIC = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,89}")
 _SPARK = re.compile(r"spark\.[A-Za-z0-9._-]+")
 MAX_DEVICES = 1_000
