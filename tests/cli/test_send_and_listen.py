@@ -18,8 +18,10 @@ from tests.cli.conftest import Run, Start, interrupt
 SECONDS = 60
 
 
-def listening(start: Start, *arguments: str) -> "tuple[subprocess.Popen[str], str]":
-    process = start("listen", "127.0.0.1:0", "--json", *arguments)
+def listening(
+    start: Start, *arguments: str, at: str = "127.0.0.1:0"
+) -> "tuple[subprocess.Popen[str], str]":
+    process = start("listen", at, "--json", *arguments)
     assert process.stdout is not None
     return process, json.loads(process.stdout.readline())["listening"]
 
@@ -39,6 +41,19 @@ def test_arguments_are_messages_with_headers(run: Run, start: Start) -> None:
     assert (first["text"], second["text"]) == ("hello", "wörld")
     assert (first["number"], second["number"]) == (0, 1)
     assert first["headers"] == [["from", "me"]]
+
+
+@pytest.mark.parametrize("scheme", ["aqueduct+quic://", "aqueduct+tcp://"])
+@pytest.mark.parametrize("serves_both", [False, True])
+def test_messages_arrive_over_each_transport(
+    run: Run, start: Start, scheme: str, serves_both: bool
+) -> None:
+    at = "127.0.0.1:0" if serves_both else f"{scheme}127.0.0.1:0"
+    listener, address = listening(start, "--count", "1", at=at)
+    assert address.startswith("127." if serves_both else scheme)
+    sent = run("send", f"{scheme}{address.removeprefix(scheme)}", "hello")
+    assert sent.returncode == 0, sent.stderr
+    assert [one["text"] for one in objects(listener)] == ["hello"]
 
 
 def test_lines_of_standard_input_are_messages(run: Run, start: Start) -> None:

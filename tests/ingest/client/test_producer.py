@@ -42,6 +42,17 @@ async def test_a_row_has_every_field_of_its_record(lab: Lab) -> None:
     assert (rows[2]["key"], rows[2]["value"], rows[2]["partition"]) == (None, b"", 1)
 
 
+@pytest.mark.parametrize("scheme", ["aqueduct+quic://", "aqueduct+tcp://"])
+async def test_records_are_stored_and_read_over_each_transport(lab: Lab, scheme: str) -> None:
+    async with lab.serve(f"{scheme}127.0.0.1:0") as server:
+        assert server.address.startswith(scheme)
+        async with lab.producer(server) as producer:
+            for number in range(500):
+                await producer.send(b"%d" % number, key=b"same")
+        rows = await lab.rows(server)
+    assert [row["value"] for row in rows] == [b"%d" % number for number in range(500)]
+
+
 async def test_records_of_one_producer_are_in_order_in_each_partition(lab: Lab) -> None:
     async with lab.serve() as server:
 
