@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import socket
 from collections.abc import Callable
 from contextlib import suppress
+from time import monotonic
 from typing import Any
 
 import pytest
 
 import aqueduct
 from aqueduct.api import client
-from aqueduct.api.racing import REMEMBERED, Attempt, Winners, race
+from aqueduct.api.racing import RACE_DELAY, REMEMBERED, Attempt, Winners, race
 from aqueduct.errors import HandshakeFailed, HostUnreachable, Refused, TLSError
 from aqueduct.transport.quic.transport import QuicTransport
 from aqueduct.transport.schemes import DualListener
@@ -224,6 +227,62 @@ async def test_where_nothing_answers_over_udp_tcp_wins_and_is_remembered(
                 assert transport_of(connection) is TcpTransport
             with pytest.raises(BlockingIOError):
                 hole.recv(65_536)
+
+
+async def test_where_udp_is_blocked_a_connection_takes_half_a_second_and_the_next_little(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nothing comes back over UDP. A busy machine gets many tries, and one has to be in time."""
+    assert (RACE_DELAY, REMEMBERED) == (0.25, 600.0)
+    monkeypatch.setattr(client, "RACE_DELAY", RACE_DELAY)
+    async with (
+        asyncio.timeout(TIMEOUT),
+        aqueduct.serve("aqueduct+tcp://127.0.0.1:0", tls=aqueduct.dev_tls()) as server,
+    ):
+        address = server.address.removeprefix("aqueduct+tcp://")
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as hole:
+            hole.bind(("127.0.0.1", int(address.rpartition(":")[2])))
+
+            async def took() -> float:
+                before = monotonic()
+                async with connect(address) as connection:
+                    assert transport_of(connection) is TcpTransport
+                    return monotonic() - before
+
+            first = second = LONG
+            while first > 0.5 or second > 0.05:
+                client._winners = Winners(monotonic)
+                first, second = min(first, await took()), min(second, await took())
+            assert first >= RACE_DELAY
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EACCES, errno.EINVAL, errno.ENETUNREACH])
+async def test_where_this_host_blocks_udp_tcp_is_tried_at_once(
+    monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """A rule of a firewall or of a routing table makes sending fail, with one of these errors."""
+    monkeypatch.setattr(client, "RACE_DELAY", LONG)
+
+    def failing(name: str) -> Callable[..., Any]:
+        send = getattr(socket.socket, name)
+
+        def fail(sock: socket.socket, *arguments: Any) -> Any:
+            if sock.type == socket.SOCK_DGRAM:
+                raise OSError(number, os.strerror(number))
+            return send(sock, *arguments)
+
+        return fail
+
+    for name in ("send", "sendto", "sendmsg"):
+        monkeypatch.setattr(socket.socket, name, failing(name))
+    async with (
+        asyncio.timeout(TIMEOUT),
+        aqueduct.serve("127.0.0.1:0", tls=aqueduct.dev_tls()) as server,
+    ):
+        async with connect(server.address) as connection:
+            assert transport_of(connection) is TcpTransport
+        with pytest.raises(aqueduct.HostUnreachable, match="cannot reach 127"):
+            await connect(f"aqueduct+quic://{server.address}")
 
 
 async def test_where_udp_is_refused_tcp_is_tried_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import socket
 
-from aqueduct.errors import BindError, ConnectError
+from aqueduct.errors import BindError, ConnectError, HostUnreachable
 
 Address = tuple[str, int]
 """A host and a port. Transports without ports use numbers of their own."""
@@ -86,3 +87,16 @@ def bind(kind: int, family: int, where: Address, address: str) -> socket.socket:
             hint=_BIND_HINTS.get(error.errno or 0, ""),
         ) from None
     return sock
+
+
+def unreachable(peer: Address, error: int) -> HostUnreachable:
+    """Return the error for a server to which TCP cannot connect."""
+    where, reason = format_address(peer), os.strerror(error)
+    if error == errno.ECONNREFUSED:
+        return HostUnreachable(
+            f"nothing listens at {where} ({reason})", hint="start the server first"
+        )
+    return HostUnreachable(
+        f"cannot reach {where} ({reason})",
+        hint="check the address, and that this host has a route to it",
+    )

@@ -7,15 +7,15 @@ import socket
 from dataclasses import replace
 from functools import partial
 
-from aqueduct.errors import ConnectError, HostUnreachable
+from aqueduct.errors import ConnectError
 from aqueduct.protocol.connection import ConnectionCore
 from aqueduct.security import Trust
 from aqueduct.transport.address import (
     Address,
     Route,
-    format_address,
     resolve,
     split_address,
+    unreachable,
 )
 from aqueduct.transport.quic.bridge import Bridge
 from aqueduct.transport.quic.configuration import client_settings
@@ -81,10 +81,7 @@ def _open_endpoint(family: int, where: Address, options: QuicSettings) -> QuicCl
         if sock is not None:
             sock.close()
         if isinstance(error, OSError):
-            raise HostUnreachable(
-                f"cannot reach {format_address(where)} ({error.strerror})",
-                hint="check the address, and that this host has a route to it",
-            ) from None
+            raise unreachable(where, error.errno or 0) from None
         raise
 
 
@@ -104,15 +101,10 @@ class QuicClientEndpoint(QuicEndpoint):
         self.close()
 
     def handle_network_error(self, error: OSError) -> None:
-        """Fail a connection that is not ready: nothing listens at the peer's port."""
+        """Fail a connection that is not ready: nothing listens there, or nothing gets there."""
         for transport in list(self.transports):
             if transport.owner is not None:
-                transport.owner.handle_failure(
-                    HostUnreachable(
-                        f"nothing listens at {format_address(transport.peer)} ({error.strerror})",
-                        hint="start the server first",
-                    )
-                )
+                transport.owner.handle_failure(unreachable(transport.peer, error.errno or 0))
 
 
 def _after_fork() -> None:

@@ -8,9 +8,9 @@ import socket
 from aqueduct.errors import ConnectError
 from aqueduct.protocol.connection import ConnectionCore
 from aqueduct.security import ServerTLS, Trust
-from aqueduct.transport.address import Route, resolve, split_address
+from aqueduct.transport.address import Route, resolve, split_address, unreachable
 from aqueduct.transport.settings import QuicSettings
-from aqueduct.transport.tcp.transport import ALPN, TcpTransport, unreachable
+from aqueduct.transport.tcp.transport import ALPN, TcpTransport
 from aqueduct.transport.tls import TlsSession, client_context
 
 

@@ -5,18 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import os
 import socket
 import ssl
 from collections import deque
 from time import monotonic
 from typing import Protocol
 
-from aqueduct.errors import CloseCode, HostUnreachable, TLSError
+from aqueduct.errors import CloseCode, TLSError
 from aqueduct.observe.base import Observer
 from aqueduct.protocol.connection import ConnectionCore
 from aqueduct.security import CERTIFICATE_NEEDED
-from aqueduct.transport.address import Address, format_address
+from aqueduct.transport.address import Address, unreachable
 from aqueduct.transport.base import TransportOwner
 from aqueduct.transport.settings import QuicSettings
 from aqueduct.transport.tcp.engine import WINDOW, QmuxEngine
@@ -517,16 +516,3 @@ async def _read_to_end(loop: asyncio.AbstractEventLoop, sock: socket.socket) -> 
                     pass
     finally:
         sock.close()
-
-
-def unreachable(peer: Address, error: int) -> HostUnreachable:
-    """Return the error for a server to which TCP cannot connect."""
-    where, reason = format_address(peer), os.strerror(error)
-    if error == errno.ECONNREFUSED:
-        return HostUnreachable(
-            f"nothing listens at {where} ({reason})", hint="start the server first"
-        )
-    return HostUnreachable(
-        f"cannot reach {where} ({reason})",
-        hint="check the address, and that this host has a route to it",
-    )
