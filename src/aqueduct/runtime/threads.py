@@ -7,6 +7,7 @@ import concurrent.futures
 import queue
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 
@@ -56,9 +57,10 @@ class Threads:
 
     def _work(self) -> None:
         while (call := self._calls.get()) is not None:
-            call.run()
-            del call  # the thread keeps nothing alive while it is idle
-            self._idle.release()
+            settle = call.run()
+            self._idle.release()  # first, so that who awaits the result finds an idle thread
+            settle()
+            del call, settle  # the thread keeps nothing alive while it is idle
 
 
 class _Call:
@@ -69,12 +71,12 @@ class _Call:
         self._function = function
         self._argument = argument
 
-    def run(self) -> None:
+    def run(self) -> Callable[[], None]:
+        """Call the function, and return what sets the result."""
         if not self.future.set_running_or_notify_cancel():
-            return
+            return lambda: None
         try:
             result = self._function(self._argument)
         except BaseException as error:  # noqa: BLE001 -- raised where the future is awaited
-            self.future.set_exception(error)
-        else:
-            self.future.set_result(result)
+            return partial(self.future.set_exception, error)
+        return partial(self.future.set_result, result)
