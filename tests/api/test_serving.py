@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 import logging
 import threading
@@ -440,6 +441,42 @@ async def test_a_thread_whose_caller_gave_up_gets_an_error_from_the_halves_of_it
             await client.entrypoint.call(Sum, numbers=rx, timeout=0.2)
         assert isinstance(await failed, aqueduct.ChannelClosed)
         tx.cancel()
+
+
+async def test_a_thread_whose_caller_gave_up_is_reported_for_its_own_errors_only(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """AQ-LEAVE-1: that a client has left is no failure of the handler."""
+    ended = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def handle(request: Watch) -> None:
+        events = blocking.Sender(request.events)
+        try:
+            events.send("one")
+            events.wait_closed()
+            if request.ready.mode is aqueduct.Mode.UNORDERED:
+                raise ZeroDivisionError
+            events.send("two")
+        finally:
+            loop.call_soon_threadsafe(ended.set)
+
+    for mode in (aqueduct.Mode.ORDERED, aqueduct.Mode.UNORDERED):
+        ended.clear()
+        async with in_threads(handle) as client:
+            theirs, events = aqueduct.channel(str)
+            their_ready, ready = aqueduct.oneshot(bool, mode=mode)
+            await client.entrypoint.send(Watch(theirs, their_ready))
+            assert await events.receive() == "one"
+            await client.close()
+            await ended.wait()
+        events.close()
+        ready.close()
+    await eventually(lambda: bool(caplog.records), "the failure is reported")
+    gc.collect()
+    assert [record.exc_info and record.exc_info[0] for record in caplog.records] == [
+        ZeroDivisionError
+    ]
 
 
 def test_a_blocking_receiver_serves_what_it_has_read_ahead() -> None:
