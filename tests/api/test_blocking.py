@@ -10,6 +10,7 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
 from typing import Any
@@ -363,6 +364,43 @@ def test_the_accept_callback_refuses_clients_by_their_headers(own_certificates: 
                 connection.entrypoint.send(None)  # type: ignore[arg-type]
 
 
+def test_an_accept_callback_of_threads_is_a_plain_function() -> None:
+    async def accept(headers: aqueduct.Headers, peer: tuple[str, int]) -> aqueduct.Accept:
+        return aqueduct.Accept()
+
+    with pytest.raises(TypeError, match="plain function"):
+        blocking.serve("memory://", tls=aqueduct.dev_tls(), accept=accept)
+
+
+def test_accept_callbacks_that_wait_block_no_other_call(own_certificates: None) -> None:
+    """A callback may ask another server, whose name is resolved in the loop's executor."""
+    tls, trust = aqueduct.dev_tls(), aqueduct.dev_trust()
+    clients = 40  # more than the executor has threads
+    all_ask = threading.Barrier(clients)
+
+    with blocking.serve("127.0.0.1:0", tls=tls) as directory:
+        where = directory.address.replace("127.0.0.1", "localhost")
+
+        def accept(headers: aqueduct.Headers, peer: tuple[str, int]) -> aqueduct.Accept:
+            all_ask.wait(SECONDS)
+            with blocking.connect(where, trust=trust, timeout=SECONDS):
+                return aqueduct.Accept()
+
+        with (
+            blocking.serve("127.0.0.1:0", tls=tls, accept=accept) as server,
+            ThreadPoolExecutor(clients) as pool,
+        ):
+            options = aqueduct.QuicSettings(handshake_timeout=SECONDS)
+
+            def connect(_: int) -> None:
+                with blocking.connect(
+                    server.address, trust=trust, timeout=SECONDS, options=options
+                ):
+                    pass
+
+            assert list(pool.map(connect, range(clients))) == [None] * clients
+
+
 def test_a_handler_that_fails_ends_its_connection_and_no_other() -> None:
     def fail_at_odd(connection: "blocking.Connection[Any]") -> None:
         for number in connection.entrypoint:
@@ -491,6 +529,32 @@ def test_busy_handlers_of_requests_in_a_daemon_thread_do_not_keep_a_program_aliv
         busy.wait()
     """
     ran_well(script, which)
+
+
+def test_an_accept_callback_that_waits_does_not_keep_a_program_alive(
+    own_certificates: None,
+) -> None:
+    script = """
+        import contextlib, threading
+        import aqueduct
+        from aqueduct import blocking
+
+        asked = threading.Event()
+
+        def accept(headers, peer):
+            asked.set()
+            threading.Event().wait()  # for ever
+
+        def connect():
+            with contextlib.suppress(aqueduct.ConnectError):  # the program has ended
+                blocking.connect(server.address, trust=aqueduct.dev_trust(), timeout=600)
+
+        server = blocking.serve("127.0.0.1:0", tls=aqueduct.dev_tls(), accept=accept)
+        threading.Thread(target=server.serve, args=(print,), daemon=True).start()
+        threading.Thread(target=connect, daemon=True).start()
+        asked.wait()
+    """
+    ran_well(script)
 
 
 def test_connections_wait_for_a_free_thread_at_the_server(own_certificates: None) -> None:

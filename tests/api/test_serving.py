@@ -6,6 +6,7 @@ import asyncio
 import gc
 import itertools
 import logging
+import sys
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -441,6 +442,23 @@ async def test_a_thread_whose_caller_gave_up_gets_an_error_from_the_halves_of_it
             await client.entrypoint.call(Sum, numbers=rx, timeout=0.2)
         assert isinstance(await failed, aqueduct.ChannelClosed)
         tx.cancel()
+
+
+async def test_a_thread_that_exits_fails_its_request_alone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """asyncio lets a SystemExit end the event loop, on which all connections depend."""
+
+    def handle(request: Add) -> int:
+        if request.a == 1:
+            sys.exit("no more")
+        return request.a
+
+    async with in_threads(handle) as client:
+        with pytest.raises(CallError, match="internal"):
+            await client.entrypoint.call(Add(1, 0))
+        assert await client.entrypoint.call(Add(2, 0)) == 2
+    assert "no more" in caplog.text
 
 
 async def test_a_thread_whose_caller_gave_up_is_reported_for_its_own_errors_only(

@@ -8,7 +8,9 @@ import queue
 import threading
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 class Threads:
@@ -63,6 +65,21 @@ class Threads:
             del call, settle  # the thread keeps nothing alive while it is idle
 
 
+def run_in_daemon_thread(function: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
+    """Call a function in a daemon thread of its own. Call this on the event loop.
+
+    Unlike the threads of an executor, it keeps no program from ending, and waits for no other call.
+    """
+    call = _Call(lambda given: function(*given), arguments)
+
+    def run() -> None:
+        call.run()()
+
+    threading.Thread(target=run, name="aqueduct-call", daemon=True).start()
+    future: asyncio.Future[Any] = asyncio.wrap_future(call.future)
+    return future
+
+
 class _Call:
     """A function to call, and the future of its result."""
 
@@ -77,6 +94,11 @@ class _Call:
             return lambda: None
         try:
             result = self._function(self._argument)
+        except (SystemExit, KeyboardInterrupt) as error:
+            # These would end the event loop, and with it all connections of the process.
+            failure = RuntimeError(f"{error!r} was raised in a thread, which ends no program")
+            failure.__cause__ = error
+            return partial(self.future.set_exception, failure)
         except BaseException as error:  # noqa: BLE001 -- raised where the future is awaited
             return partial(self.future.set_exception, error)
         return partial(self.future.set_result, result)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
@@ -28,6 +29,7 @@ from aqueduct.runtime.background import (
 )
 from aqueduct.runtime.closing import Closing, close_all
 from aqueduct.runtime.headers import Headers
+from aqueduct.runtime.threads import run_in_daemon_thread
 from aqueduct.security import ClientCertificate
 from aqueduct.transport.address import Address
 
@@ -35,6 +37,9 @@ if TYPE_CHECKING:
     from typing_extensions import TypeForm
 
 T = TypeVar("T")
+
+ACCEPT_THREADS = 64
+"""Calls of a server's accept callback that run at the same time."""
 
 before_stop(close_all)
 
@@ -238,11 +243,17 @@ def serve(
 
     ``accept`` is a plain function here. It runs in a thread, so it may block.
     """
+    if inspect.iscoroutinefunction(accept):
+        raise TypeError(
+            "accept is a plain function here, which may block; not a coroutine function"
+        )
     where = background()
+    free = asyncio.Semaphore(ACCEPT_THREADS)
 
     async def accept_in_thread(*arguments: Any) -> Any:
         ask: Any = accept
-        return await asyncio.get_running_loop().run_in_executor(None, ask, *arguments)
+        async with free:
+            return await run_in_daemon_thread(ask, *arguments)
 
     async def open_() -> Server[Any]:
         callback = None
