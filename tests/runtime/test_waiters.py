@@ -155,6 +155,16 @@ async def test_a_server_is_refused_in_another_loop_and_stays_usable(
             assert (await server.accept()).is_open
 
 
+@pytest.mark.parametrize("name", ["connection", "receiver"])
+async def test_serving_a_channel_is_refused_in_another_loop(
+    name: str, own_certificates: None
+) -> None:
+    async with joined() as (_, server):
+        served = server if name == "connection" else server.entrypoint
+        with pytest.raises(LocalProtocolError, match="belongs to another event loop"):
+            elsewhere(lambda: served.serve(_never_called))
+
+
 async def test_a_thread_without_a_loop_is_refused(own_certificates: None) -> None:
     async with sending() as (sender, receiver):
         with pytest.raises(LocalProtocolError, match=r"loop\.call_soon_threadsafe"):

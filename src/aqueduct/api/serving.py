@@ -15,7 +15,6 @@ from aqueduct.errors import (
     AqueductError,
     CallError,
     ChannelCancelled,
-    ChannelError,
     ChannelLostInTransit,
     ConnectionLost,
     EndOfChannel,
@@ -44,7 +43,7 @@ async def serve_requests(
     if concurrency < 1:
         raise ValueError("concurrency is how many requests are handled at once: 1 or more")
     slots = asyncio.Semaphore(concurrency)
-    lost: ChannelError | None = None
+    lost: AqueductError | None = None
     async with asyncio.TaskGroup() as group:
         while True:
             await slots.acquire()
@@ -56,7 +55,7 @@ async def serve_requests(
                 logger.info("skipped a malformed request: %s", error)
                 slots.release()
                 continue
-            except ChannelError as error:
+            except AqueductError as error:
                 lost = error  # let the handlers finish whose callers do not wait
                 break
             work = _Work(handler, message, _halves_of(receiver, message))
