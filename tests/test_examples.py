@@ -75,6 +75,13 @@ def test_every_example_is_tested() -> None:
 
 
 @pytest.mark.parametrize("name", EXPECTED)
+def test_an_example_serves_requests_so_that_no_caller_waits_for_ever(name: str) -> None:
+    """A loop over an entrypoint may keep a request alive, and with it the reply that is awaited."""
+    program = (EXAMPLES / f"{name}.py").read_text(encoding="utf-8")
+    assert not re.search(r"\bfor \w+ in [\w.]*entrypoint\b|entrypoint\.receive", program)
+
+
+@pytest.mark.parametrize("name", EXPECTED)
 def test_an_example_prints_the_expected_output(name: str, tmp_path: Path) -> None:
     ran = subprocess.run(
         [sys.executable, "-W", "error", str(EXAMPLES / f"{name}.py")],

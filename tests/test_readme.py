@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -25,6 +26,20 @@ def run(example: str) -> str:
 def test_the_first_example_prints_the_sum_in_twenty_lines() -> None:
     assert run(EXAMPLES[0]) == "45\n"
     assert len([line for line in EXAMPLES[0].splitlines() if line.strip()]) <= 20
+
+
+def test_the_readme_says_how_to_install_the_package_and_what_that_takes() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    (install,) = re.findall(r"\n## Install\n(.*?)\n## ", readme, re.DOTALL)
+    assert f"```\npip install {project['name']}\n```" in install
+    assert "The package is imported as `aqueduct`" in install
+    assert f"Python {project['requires-python'].removeprefix('>=')} or newer" in install
+    systems = [one for one in project["classifiers"] if one.startswith("Operating System")]
+    assert len(systems) == 2
+    assert "on Linux or macOS" in install
+    extras = re.findall(r"\[(\w+)\]", install)
+    assert sorted(extras) == sorted(project["optional-dependencies"])
 
 
 def test_a_request_that_is_cancelled_fails_its_caller_and_no_other() -> None:
