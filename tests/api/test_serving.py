@@ -133,6 +133,31 @@ async def test_halves_that_a_handler_did_not_finish_end_with_it() -> None:
         assert len(kept) == 2  # although the server still holds the requests
 
 
+class Job(msgspec.Struct):
+    function: Any
+    """Which no codec can encode, as a local channel does not have to."""
+    results: list[Sender[int]]
+
+
+async def test_halves_end_with_a_handler_also_beside_values_that_cannot_be_encoded() -> None:
+    """AQ-CALL-6: over a channel within the process."""
+    kept: list[Job] = []
+
+    async def handle(job: Job) -> None:
+        kept.append(job)
+
+    tx, rx = aqueduct.channel(Job)
+    serving = asyncio.create_task(rx.serve(handle))
+    their_results, results = aqueduct.channel(int)
+    await tx.send(Job(print, [their_results]))
+    with pytest.raises(aqueduct.ChannelCancelled):
+        async with asyncio.timeout(60):
+            await results.receive()
+    assert len(kept) == 1
+    tx.finish()
+    await serving
+
+
 @pytest.mark.parametrize("how", ["timeout", "cancel", "disconnect"])
 async def test_a_handler_is_cancelled_when_its_caller_gives_up(how: str) -> None:
     """AQ-CALL-6."""

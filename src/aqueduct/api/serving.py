@@ -10,7 +10,6 @@ from typing import Any
 from aqueduct.api.calls import Request
 from aqueduct.api.half import Handle
 from aqueduct.api.handles import Receiver, Sender, logger
-from aqueduct.codec import codec_for
 from aqueduct.errors import (
     AqueductError,
     CallError,
@@ -23,7 +22,7 @@ from aqueduct.errors import (
     WouldBlock,
 )
 from aqueduct.runtime.call_headers import DEADLINE_EXCEEDED, INTERNAL, error_header, timeout_of
-from aqueduct.runtime.ports import UNFILLED, Message, MovedPort
+from aqueduct.runtime.ports import UNFILLED, Message, MovedPort, halves_in
 
 RequestHandler = Callable[[Any], Awaitable[Any]]
 """Handles one request; what it returns is the reply to a `Request`."""
@@ -58,7 +57,7 @@ async def serve_requests(
             except AqueductError as error:
                 lost = error  # let the handlers finish whose callers do not wait
                 break
-            work = _Work(handler, message, _halves_of(receiver, message))
+            work = _Work(handler, message, _halves_of(message))
             work.task = group.create_task(work.run())
             work.task.add_done_callback(partial(_end, work, slots))
             del message, work  # do not keep the request alive until the next one
@@ -72,7 +71,7 @@ def _end(work: _Work, slots: asyncio.Semaphore, _: asyncio.Task[None]) -> None:
     slots.release()
 
 
-def _halves_of(receiver: Receiver[Any], message: Message[Any]) -> list[Handle]:
+def _halves_of(message: Message[Any]) -> list[Handle]:
     """Return the halves in a message, each as the asynchronous one."""
     halves: Any = ()
     if message._attached is not None:
@@ -80,11 +79,7 @@ def _halves_of(receiver: Receiver[Any], message: Message[Any]) -> list[Handle]:
     elif message._halves is not None:
         halves = [half for each in message._halves if (half := each()) is not None]
     else:  # the message never left this process, and holds the sender's own halves
-        origin = receiver._origin
-        try:
-            _, halves = codec_for(Any if origin is None else origin.kind).encode(message.payload)
-        except AqueductError:
-            halves = ()
+        halves = halves_in(message.payload)
     return [half._to_attach() for half in halves]
 
 

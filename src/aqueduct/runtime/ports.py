@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import datetime
+import decimal
 import threading
+import uuid
 import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
+
+import msgspec
 
 from aqueduct.codec import ChannelHalf
 from aqueduct.errors import (
@@ -116,6 +122,36 @@ def end_half(half: ChannelHalf) -> None:
     """Cancel a sender or close a receiver on behalf of an application that does not use it."""
     port: SendPort | ReceivePort = half._to_attach()._port  # type: ignore[attr-defined]
     port.abandon()
+
+
+_AS_THEY_ARE = (
+    bytes,
+    bytearray,
+    memoryview,
+    datetime.datetime,
+    datetime.date,
+    datetime.time,
+    datetime.timedelta,
+    decimal.Decimal,
+    uuid.UUID,
+)
+"""Classes of values that are not converted in the search for halves."""
+
+
+def halves_in(value: Any) -> list[Any]:
+    """Return the halves in a value, wherever a codec would find them.
+
+    The value need not be one that a codec can encode: a local channel carries any object.
+    """
+    found: list[ChannelHalf] = []
+
+    def collect(other: Any) -> None:
+        if isinstance(other, ChannelHalf):
+            found.append(other)
+
+    with contextlib.suppress(Exception):  # such as keys that no format has; what was found counts
+        msgspec.to_builtins(value, builtin_types=_AS_THEY_ARE, enc_hook=collect)
+    return found
 
 
 @dataclass(slots=True)
