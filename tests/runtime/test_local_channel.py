@@ -6,6 +6,7 @@ import asyncio
 import gc
 import sys
 
+import msgspec
 import pytest
 
 import aqueduct
@@ -293,6 +294,43 @@ async def test_a_wait_that_began_before_the_finish_lasts_until_everything_was_ta
 # -- channels in channels -------------------------------------------------------------------------
 
 
+class Watch(msgspec.Struct):
+    events: list[aqueduct.Sender[str]]
+    function: object = print
+    """Which no codec can encode, as a local channel does not have to."""
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.parametrize("how", ["close", "cancel", "drop"])
+async def test_halves_in_messages_that_are_not_received_end_with_the_channel(how: str) -> None:
+    """AQ-CLOSE-4: so that the owner of the other half does not wait for ever."""
+    sender, receiver = channel(Watch)
+    theirs, events = channel(str)
+    await sender.send(Watch([theirs]))
+    waiting = asyncio.create_task(events.receive())
+    await asyncio.sleep(0)
+    if how == "close":
+        receiver.close()
+    elif how == "cancel":
+        sender.cancel()
+    else:
+        del receiver
+    with pytest.raises(aqueduct.ChannelCancelled):
+        async with asyncio.timeout(60):
+            await waiting
+
+
+async def test_attached_halves_that_are_not_received_end_with_the_channel() -> None:
+    """AQ-CLOSE-4."""
+    sender, receiver = channel(bytes)
+    events, theirs = channel(str)
+    await sender.send(b"watch", attach=[theirs])
+    receiver.close()
+    async with asyncio.timeout(60):
+        await events.wait_closed()
+    events.finish()
+
+
 def chain_of_receivers(length: int) -> aqueduct.Receiver[object]:
     """Return a receiver of a receiver of a receiver…, each in a finished channel."""
     sender, outermost = channel(object)
@@ -310,10 +348,11 @@ def chain_of_senders(length: int) -> tuple[aqueduct.Receiver[object], list[objec
     sender, outermost = channel(object)
     receivers: list[object] = []
     for _ in range(length):
-        next_sender, receiver = channel(object)
-        sender.send_nowait(next_sender)
-        receivers.append(receiver)
+        receivers.append(outermost)
+        next_sender, outermost = channel(object)
+        next_sender.send_nowait(sender)
         sender = next_sender
+    sender.finish()
     return outermost, receivers
 
 

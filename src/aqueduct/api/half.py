@@ -13,9 +13,8 @@ from aqueduct.protocol.connection import Attach, Give, Mode
 from aqueduct.protocol.modes import visible_headers
 from aqueduct.runtime.headers import Headers
 from aqueduct.runtime.local_channel import LocalReceivePort, LocalSendPort
-from aqueduct.runtime.ports import HALF_TWICE, MOVED, NO_REPLY, UNFILLED
+from aqueduct.runtime.ports import HALF_TWICE, MOVED, NO_REPLY, UNFILLED, abandon_on_its_loop
 from aqueduct.runtime.send_port import NetworkSendPort
-from aqueduct.runtime.waiters import is_foreign
 from aqueduct.wire.chanid import describe
 from aqueduct.wire.primitives import HeaderPairs
 
@@ -193,10 +192,5 @@ def check_attach(sender: Handle, attach: Sequence[ChannelHalf]) -> tuple[Channel
 def _abandon(half: Handle, port: Any) -> None:
     """End a half that was garbage collected while open, on its loop, and warn."""
     text = f"{half!r} was not closed; use `async with`, or call {half._ended_by}"
-    driver = getattr(port, "driver", None)
-    loop = port.channel.loop() if driver is None else driver.loop
-    if driver is None and (loop is None or not is_foreign(loop)):
-        port.abandon()
-    elif loop is not None and not loop.is_closed():
-        loop.call_soon_threadsafe(port.abandon)
+    abandon_on_its_loop(port)
     warnings.warn(text, ResourceWarning, stacklevel=3, source=half)

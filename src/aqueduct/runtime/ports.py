@@ -30,6 +30,7 @@ from aqueduct.protocol.modes import Mode
 from aqueduct.runtime.call_headers import error_of
 from aqueduct.runtime.headers import Headers
 from aqueduct.runtime.unrolled import Unrolled
+from aqueduct.runtime.waiters import is_foreign
 from aqueduct.wire.chanid import describe
 from aqueduct.wire.frames import MessageFrame, MessageRun
 from aqueduct.wire.primitives import HeaderPairs
@@ -124,6 +125,16 @@ def end_half(half: ChannelHalf) -> None:
     port.abandon()
 
 
+def abandon_on_its_loop(port: Any) -> None:
+    """Abandon a port, on the event loop of its channel if tasks of another one wait there."""
+    driver = getattr(port, "driver", None)
+    loop = port.channel.loop() if driver is None else driver.loop
+    if driver is None and (loop is None or not is_foreign(loop)):
+        port.abandon()
+    elif loop is not None and not loop.is_closed():
+        loop.call_soon_threadsafe(port.abandon)
+
+
 _AS_THEY_ARE = (
     bytes,
     bytearray,
@@ -203,16 +214,21 @@ class _Discarding(threading.local):
 
 def _settle_all(parcels: deque[Parcel]) -> None:
     while parcels:
-        parcels.popleft().settle(Outcome.LOST)
+        parcel = parcels.popleft()
+        parcel.settle(Outcome.LOST)
+        for half in (*parcel.attach, *halves_in(parcel.value)):
+            port = half._to_attach()._port
+            if port.is_open():
+                abandon_on_its_loop(port)
 
 
 _discarding = _Discarding()
 
 
 def discard(parcels: deque[Parcel]) -> None:
-    """Discard messages as lost.
+    """Discard messages as lost, and end the halves in them (AQ-CLOSE-4).
 
-    A discarded half may be the last reference to a channel with more such messages.
+    The channel of such a half may hold more messages with halves.
     """
     _discarding.queues.add(parcels)
 
