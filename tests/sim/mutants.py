@@ -592,6 +592,30 @@ MUTANTS = [
         "        if self._turn % 2 and self._turn != 13:\n",
     ),
     Mutant(
+        "datagrams leave behind messages",
+        "protocol/priorities.py",
+        "        if not with_datagrams and self.waiting:\n",
+        "        if self.waiting:\n",
+    ),
+    Mutant(
+        "a sender keeps its turn until it has nothing to send",
+        "protocol/priorities.py",
+        "            self._classes[flow.priority].move_to_end(flow)\n",
+        "            pass\n",
+    ),
+    Mutant(
+        "a turn takes any number of bytes",
+        "protocol/priorities.py",
+        "        flow.deficit -= size\n",
+        "        flow.deficit -= size // 8\n",
+    ),
+    Mutant(
+        "datagrams that wait are announced",
+        "protocol/sender.py",
+        "count = unsent - datagrams.announced if unsent >= 0 else datagrams.unannounced()",
+        "count = datagrams.unannounced()",
+    ),
+    Mutant(
         "FINISH_SENDER overtakes the messages of its channel",
         "protocol/outgoing.py",
         "        elif stream.flow is None and flow.streams and flow not in self._unopened_flows:\n",

@@ -61,6 +61,23 @@ def datagrams() -> Record:
     return _end(pair)
 
 
+def a_datagram_beside_a_stream() -> Record:
+    """A datagram of one channel, and a message of another in a stream."""
+    pair = Pair(delay=0.01)
+    pair.run(0.1)
+    pair.client.set_mode(ENTRYPOINT, Mode.UNRELIABLE)
+    (child,) = pair.client.send_message(ENTRYPOINT, b"", attach=[TO_PEER]).channels
+    pair.client.send(child, b"stream")
+    pair.client.finish(child)
+    pair.run(0.1)
+    pair.client.send(ENTRYPOINT, b"datagram")
+    pair.run(0.1)
+    pair.server.take(ENTRYPOINT)
+    pair.server.take(child)
+    pair.client.finish(ENTRYPOINT)
+    return _end(pair)
+
+
 def a_loss_that_spreads() -> Record:
     """A channel whose carrier arrives too late, and a channel below it."""
     pair = Pair(delay=0.02)

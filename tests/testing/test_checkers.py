@@ -170,17 +170,19 @@ def send_a_message_before_the_cancel(record: Record) -> None:
     record.entries.insert(cancel, replace(message, time=record.entries[cancel].time))
 
 
-def let_the_least_urgent_class_leave(record: Record) -> None:
-    """Let a megabyte of one channel leave while a message of a more urgent one waits."""
+def let_the_child_leave(record: Record, *entries: RecordEntry) -> None:
+    """Let a megabyte of one channel leave while a message of the entrypoint waits."""
     stream = record.entries[where(record, sent(MessageFrame, CHILD))]
     assert isinstance(stream, FrameSent)
-    waiting = where(record, lambda entry: isinstance(entry, MessageSent) and not entry.channel)
+    waiting = where(record, lambda entry: isinstance(entry, MessageSent) and not entry.channel, -1)
     time = record.entries[waiting].time
     writes = ((stream.stream, 1_000_000),)
-    record.entries[waiting + 1 : waiting + 1] = [
-        CommandCalled(time, Side.CLIENT, "set priority", CHILD, "7"),
-        Polled(time, Side.CLIENT, writes),
-    ]
+    polled = Polled(time, Side.CLIENT, writes)
+    record.entries[waiting + 1 : waiting + 1] = [*entries, polled]
+
+
+def let_the_least_urgent_class_leave(record: Record) -> None:
+    let_the_child_leave(record, CommandCalled(0.2, Side.CLIENT, "set priority", CHILD, "7"))
 
 
 GRANDCHILD = 16
@@ -334,6 +336,7 @@ CASES: list[tuple[str, Callable[[], Record], Doctor]] = [
     ),
     ("urgent frames first", scenes.a_cancel, send_a_message_before_the_cancel),
     ("classes in order", scenes.a_channel_before_its_carrier, let_the_least_urgent_class_leave),
+    ("announced behind datagrams", scenes.datagrams, repeat(sent(MessageFrame), after=0.03)),
     ("everything ends", scenes.three_messages, leave_something),
 ]
 
@@ -401,3 +404,18 @@ def test_a_close_by_the_application_is_a_cause() -> None:
     record = scenes.a_queue_dropped_unread()
     drop(lambda entry: isinstance(entry, CommandCalled) and entry.verb == "close")(record)
     assert "close has a cause" in {violation.checker for violation in check(record)}
+
+
+def test_a_sender_gets_the_same_share_as_the_others_of_its_class() -> None:
+    """AQ-PRIO-3."""
+    record = scenes.a_channel_before_its_carrier()
+    let_the_child_leave(record)
+    assert "left while it waited in the same class, and 0 of it" in str(check(record))
+
+
+def test_datagrams_do_not_wait_for_messages() -> None:
+    """AQ-PRIO-3."""
+    record = scenes.a_datagram_beside_a_stream()
+    assert check(record) == []
+    let_the_child_leave(record)
+    assert "of class 4 left while datagrams waited" in str(check(record))

@@ -42,7 +42,10 @@ class Faults:
 
     room: int = 0
     """The bytes of messages that the transport takes per millisecond; 0 if it takes everything.
-    Other frames and datagrams leave at once in any case."""
+    Other frames leave at once in any case."""
+
+    holds_datagrams: bool = False
+    """Datagrams need room as well; otherwise, they leave at once."""
 
     blackouts: tuple[tuple[float, float], ...] = ()
     """Start and end of intervals in which streams stall and datagrams are lost."""

@@ -195,19 +195,43 @@ class FakeQuic(VirtualQuic):
         """Draws the sizes of datagrams, so that they do not change all other choices of a seed."""
         self._largest = [SAFE_DATAGRAM, SAFE_DATAGRAM]
         """The largest datagram that each core may send."""
+        self._packed_for = [0, 0]
+        """The largest datagram that may wait at each core; 0 if none does."""
         self._is_paced = [False, False]
         """Whether a side has to wait until it may send messages again."""
 
     def flush(self, side: Side) -> None:
         """Send what the core of ``side`` queued, and set its timer."""
         core = self._cores[side]
-        packed_for = self._largest[side]
+        # Datagrams that waited were packed for the path as it was.
+        packed_for = max(self._packed_for[side], self._largest[side])
         # A core that knows only the draft has a size of its own.
         is_told = self._path_random.random() < LIMIT_PROBABILITY
         if is_told and isinstance(core, ConnectionCore):
             self._largest[side] = self._path_random.choice(DATAGRAM_LIMITS)
             core.handle_datagram_limit(self._largest[side])
-        actions = core.poll_actions(self._room(side))
+        if self.faults.room and self.faults.holds_datagrams and not core.has_ended:
+            self._perform(side, self._poll_control(core), packed_for)
+        self._perform(side, core.poll_actions(self._room(side)), packed_for)
+        self._packed_for[side] = packed_for if core.output.is_waiting else 0
+        self._set_timer(side)
+        if core.output.is_waiting and self._alive[side] and not self._is_paced[side]:
+            self._is_paced[side] = True
+            self.clock.after(PACE, self._continue, side)
+
+    @staticmethod
+    def _poll_control(core: Core) -> list[Action]:
+        """Return what carries no message, which a transport without room takes as well."""
+        room = Room()
+        room.urgent, room.bytes = room.bytes, 0
+        core.output.holds_datagrams = True
+        try:
+            return core.poll_actions(room)
+        finally:
+            core.output.holds_datagrams = False
+
+    def _perform(self, side: Side, actions: list[Action], packed_for: int) -> None:
+        """Carry out what a core wants to send; ``packed_for`` is what its datagrams fit."""
         if actions and self._alive[side]:
             self._recorders[side].polled(sizes_of(actions))
         for action in actions:
@@ -221,16 +245,12 @@ class FakeQuic(VirtualQuic):
                 self._reset(side, action.stream, action.code)
             else:
                 self._close(side, action)
-        self._set_timer(side)
-        if core.output.is_waiting and self._alive[side] and not self._is_paced[side]:
-            self._is_paced[side] = True
-            self.clock.after(PACE, self._continue, side)
 
     def _room(self, side: Side) -> Room:
         """Return what the transport takes now; a core that has ended waits for nothing."""
         room = Room()
         if self.faults.room and not self._cores[side].has_ended:
-            room.urgent = room.bytes
+            room.urgent = 0 if self.faults.holds_datagrams else room.bytes
             room.bytes = 0 if self._is_paced[side] else self.faults.room
         return room
 

@@ -48,7 +48,9 @@ class Simulation:
         if faults is None:
             faults = draw_faults(seeded(seed, "faults"), self.plan.duration)
             if self.plan.priorities:
-                faults = replace(faults, room=priorities.choice((0, 200, 1_000, 5_000)))
+                room = priorities.choice((0, 200, 1_000, 5_000))
+                holds_datagrams = priorities.random() < 0.5
+                faults = replace(faults, room=room, holds_datagrams=holds_datagrams)
         client_config, server_config = self.plan.configs
         self.pair = Pair(
             seed,
