@@ -21,6 +21,7 @@ EXPECTED = (msgspec.MsgspecError, TypeError, ValueError, OverflowError, Recursio
 class StructuredCodec(Generic[T]):
     """Encodes values of one type with msgspec; a half becomes an attachment's index (AQ-TYPE-2).
 
+    How msgspec encodes types is part of the specification (AQ-TYPE-7, AQ-TYPE-8).
     A subclass passes the encoder and decoder of its format. Raises `TypeError` if msgspec does not
     support the type.
     """
