@@ -46,6 +46,7 @@ class Outgoing:
         "closing",
         "holds_datagrams",
         "max_datagram",
+        "unacked",
         "version_acked",
     )
 
@@ -71,6 +72,9 @@ class Outgoing:
         """How many of them were dropped."""
         self._by_channel: dict[int, deque[OutgoingDatagram]] = {}
         self._resets: list[ResetStream] = []
+        self.unacked: set[int] = set()
+        """Streams of one message each that the peer has not acked: a cancel resets them, although
+        they are finished (AQ-CANCEL-1)."""
         self.closing: CloseConnection | None = None
         """The close, which follows what waits."""
 
@@ -119,6 +123,12 @@ class Outgoing:
         stream.fin = True
         self.touch(stream)
 
+    def write_alone(self, stream: OutgoingStream, data: bytes) -> None:
+        """Write the only message of a stream, and finish it."""
+        self.unacked.add(stream.number)
+        self.write(stream, data)
+        stream.fin = True
+
     def finish_behind(
         self,
         stream: OutgoingStream,
@@ -163,6 +173,7 @@ class Outgoing:
             return
         stream.was_reset = True
         stream.clear()
+        self.unacked.discard(stream.number)
         if stream.opened:
             self._resets.append(ResetStream(stream.number, code))
         flow = stream.flow
@@ -242,6 +253,7 @@ class Outgoing:
         self._datagrams.clear()
         self._dead = 0
         self._by_channel.clear()
+        self.unacked.clear()
 
     @property
     def is_waiting(self) -> bool:

@@ -136,14 +136,16 @@ class SenderFlow(Flow):
             self.streams = None
 
 
-def remove_range(streams: dict[int, OutgoingStream], start: int, stop: int) -> None:
-    """Remove the streams of the messages in a range of numbers."""
+def remove_range(
+    streams: dict[int, OutgoingStream], start: int, stop: int, unacked: set[int]
+) -> None:
+    """Remove the streams of the messages in a range of numbers, which were acked."""
     if stop - start <= len(streams):
-        for number in range(start, stop):
-            streams.pop(number, None)
+        numbers = [each for each in range(start, stop) if each in streams]
     else:
-        for number in [each for each in streams if start <= each < stop]:
-            del streams[number]
+        numbers = [each for each in streams if start <= each < stop]
+    for number in numbers:
+        unacked.discard(streams.pop(number).number)
 
 
 class OutgoingDatagram:

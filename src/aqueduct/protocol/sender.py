@@ -229,7 +229,7 @@ class SendingHalf(SenderStateMachine):
         for start, stop in fresh:
             acked.add(start, stop)
             if self._singles:
-                remove_range(self._singles, start, stop)
+                remove_range(self._singles, start, stop, self._context.out.unacked)
             if self.node.waiting is not None:
                 children = self.node.release_range(True, start, stop)
                 accessible.extend(self.node.acked(children))
@@ -491,8 +491,7 @@ class SendingHalf(SenderStateMachine):
         if self._singles is None:
             self._singles = {}
         self._singles[number] = stream
-        self._context.out.write(stream, frame)
-        self._context.out.finish(stream)
+        self._context.out.write_alone(stream, frame)
 
     def _send_oneshot(self, message: MessageFrame) -> None:
         # AQ-SEND-5: the message and the finish, in one stream.

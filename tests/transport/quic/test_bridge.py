@@ -14,7 +14,7 @@ from qh3.quic.events import StopSendingReceived
 from aqueduct.errors import CloseCode
 from aqueduct.protocol.actions import WriteStream
 from aqueduct.protocol.config import Config
-from aqueduct.protocol.connection import Attach, Give, Mode
+from aqueduct.protocol.connection import Attach, ConnectionCore, Give, Mode
 from aqueduct.protocol.events import (
     ConnectionEnded,
     Delivered,
@@ -23,6 +23,7 @@ from aqueduct.protocol.events import (
     ReceiverEnded,
     SenderEnded,
 )
+from aqueduct.protocol.sender import SendingHalf
 from aqueduct.security import ServerTLS
 from aqueduct.testing.faults import Faults
 from aqueduct.testing.pair import Pair
@@ -514,6 +515,35 @@ def test_a_reset_of_an_acknowledged_stream_changes_nothing(
     pair.client.send(channel, b"y")
     pair.run(1)
     assert [message.payload for message in pair.server.take(channel)] == [b"x", b"y"]
+
+
+def test_a_cancel_resets_every_unordered_message_that_was_not_acked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """AQ-CANCEL-1: also the oldest, which QUIC retransmits while it sends and forgets others."""
+    pair = real_pair(monkeypatch)
+    (channel,) = open_senders(pair, Mode.UNORDERED, 1)
+    network(pair).faults = Faults(delay=0.02, loss=0.01)
+    bridge, core = bridge_of(pair), pair.client.core
+    assert isinstance(core, ConnectionCore)
+    missing = most = 0
+    for _ in range(300):
+        for _ in range(10):
+            pair.client.send(channel, b"x" * 200)
+        pair.run(0.005)
+        pair.server.take(channel)
+        half = core._channels.halves[channel]
+        assert isinstance(half, SendingHalf)
+        assert half._singles
+        written = {one.number for one in half._singles.values() if one.opened}
+        missing += len(written - set(bridge._streams) - set(bridge._sent._streams))
+        most = max(most, len(bridge._sent))
+    assert missing == 0
+    assert most < 1_000
+    pair.client.cancel(channel)
+    assert not core.output.unacked
+    pair.run(1)
+    assert pair.client.events_of(SenderEnded)[0].how is End.CANCELLED
 
 
 def test_finished_streams_are_remembered_in_bounds(monkeypatch: pytest.MonkeyPatch) -> None:

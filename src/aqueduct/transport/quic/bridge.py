@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections import OrderedDict, deque
 from collections.abc import Callable
+from itertools import islice
 
 from qh3.quic.connection import QuicConnectionError
 from qh3.quic.events import (
@@ -80,8 +81,8 @@ class FinishedStreams:
     """Message streams that QUIC has whole, which a cancel resets while QUIC still sends them.
 
     QUIC does not tell when a stream was acknowledged to its end, only how many streams are open.
-    So of more than twice as many, this forgets the oldest. Those that are forgotten too early are
-    not reset.
+    So of more than twice as many, this forgets the oldest, except those of messages that the peer
+    has not acked.
     """
 
     __slots__ = ("_limit", "_streams")
@@ -94,16 +95,19 @@ class FinishedStreams:
     def __len__(self) -> int:
         return len(self._streams)
 
-    def add(self, stream: int, number: int, engine: Engine) -> None:
-        """Add a stream of the core with QUIC's number for it."""
+    def add(self, stream: int, number: int, engine: Engine, unacked: set[int]) -> None:
+        """Add a stream of the core with QUIC's number for it; those in ``unacked`` are kept."""
         streams = self._streams
         streams[stream] = number
         if len(streams) > self._limit:
             native = engine.core
             open_here = 0 if native is None else native.active_local_streams[1]
-            self._limit = 2 * open_here + _FEW
-            while len(streams) > open_here + _FEW // 2:
-                streams.popitem(last=False)
+            newest = open_here + _FEW // 2
+            oldest = islice(streams, max(0, len(streams) - newest))
+            for each in [each for each in oldest if each not in unacked]:
+                del streams[each]
+            kept = max(0, len(streams) - newest)
+            self._limit = 2 * (open_here + kept) + _FEW
 
     def pop(self, stream: int) -> int | None:
         """Remove a stream, and return QUIC's number for it."""
@@ -453,7 +457,7 @@ class Bridge:
             del self._streams[write.stream]
             self._stopped.discard(stream)
             if write.is_message:
-                self._sent.add(write.stream, stream, quic)
+                self._sent.add(write.stream, stream, quic, self.core.output.unacked)
 
     def _send_datagram(self, data: bytes) -> None:
         self.quic.send_datagram_frame(data)
