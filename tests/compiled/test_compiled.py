@@ -32,6 +32,7 @@ TESTS = (
     "tests/protocol/test_config.py",
     "tests/protocol/test_events.py",
     "tests/wire/test_frames.py",
+    "tests/sim/test_seeds.py",
 )
 INTERPRETED = """
 import dataclasses, importlib, pathlib, types

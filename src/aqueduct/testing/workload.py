@@ -233,7 +233,8 @@ class Application:
     def _adopt_receiver(self, channel: int) -> None:
         handle = ReceiverHandle(channel, eager=self.random.random() < self.plan.eager)
         self.receivers[channel] = handle
-        if self.random.random() < self.plan.prefetch:
+        # A compiled port takes no other core than its own.
+        if self.random.random() < self.plan.prefetch and not self.endpoint.knows_draft_only:
             handle.port = self._driver.open(channel)
 
     def _prepare_to_drain(self, handle: ReceiverHandle) -> None:
