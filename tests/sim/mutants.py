@@ -566,6 +566,19 @@ MUTANTS = [
         "default=_DELIVERY.ack_delay,",
         "default=_DELIVERY.ack_delay + 0.002,",
     ),
+    # What an application sets
+    Mutant(
+        "the ack delay that an application sets is ignored",
+        "protocol/receiver.py",
+        "            self._flush_at = now + self._context.config.ack_delay\n",
+        "            self._flush_at = now + 0.010\n",
+    ),
+    Mutant(
+        "the receipt deadline that an application sets is ignored",
+        "protocol/receiver.py",
+        "config.receipt_deadline_min), config.receipt_deadline_max\n",
+        "0.050), 1.0\n",
+    ),
     # Priorities
     Mutant(
         "the class of a sender is ignored",

@@ -50,6 +50,21 @@ def test_senders_have_priorities_in_half_of_the_runs_and_room_is_short_in_most_o
     assert any(each.plan.draft is not None for each in ranked)
 
 
+def test_applications_set_how_fast_they_ack_in_a_third_of_the_runs() -> None:
+    plans = [Simulation(seed).plan for seed in range(400)]
+    chosen = [plan.delivery for plan in plans if plan.delivery is not None]
+    assert 0.25 < len(chosen) / len(plans) < 0.45
+    assert {each.ack_delay for pair in chosen for each in pair} == {0.0, 0.002, 0.03, 0.3}
+    (seed, *_) = [seed for seed, plan in enumerate(plans) if plan.delivery is not None]
+    simulation = Simulation(seed)
+    delivery = simulation.plan.delivery
+    assert delivery is not None
+    assert simulation.pair.record.ack_delays == (delivery[0].ack_delay, delivery[1].ack_delay)
+    for endpoint, one in zip(simulation.pair.endpoints, delivery, strict=True):
+        if not endpoint.knows_draft_only:
+            assert endpoint.core.config.receipt_deadline_min == one.receipt_deadline_min
+
+
 def test_every_kind_of_sender_is_given_every_mode() -> None:
     """AQ-SEND-3: the entrypoint, senders that stayed, and senders that were received."""
     given = set()

@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import cast
 
 from aqueduct.observe.base import Observer
-from aqueduct.protocol.config import Config
+from aqueduct.protocol.config import Config, Delivery
 from aqueduct.protocol.connection import ConnectionCore
 from aqueduct.protocol.events import Event, PeerHeaders
 from aqueduct.testing.checkers import EVERYTHING_ENDS, Violation, check
@@ -56,10 +56,13 @@ class Pair:
         accept: bool = True,
         observers: tuple[Sequence[Observer], Sequence[Observer]] = ((), ()),
         draft: Side | None = None,
+        delivery: tuple[Delivery, Delivery] | None = None,
     ) -> None:
         if faults is None:
             faults = Faults(delay=delay, jitter=jitter, loss=loss)
         configs = (client or Config(), server or Config())
+        if delivery is not None:
+            configs = (_with(configs[0], delivery[0]), _with(configs[1], delivery[1]))
         self.clock = VirtualClock()
         self.record = Record(
             limits=(configs[0].limits, configs[1].limits),
@@ -68,6 +71,13 @@ class Pair:
             draft=draft,
             quanta=(configs[0].quantum, configs[1].quantum),
         )
+        if delivery is not None:  # the checkers know the defaults themselves
+            one, other = delivery
+            self.record.ack_delays = (one.ack_delay, other.ack_delay)
+            self.record.receipt_deadlines = (
+                (one.receipt_deadline_min, one.receipt_deadline_max),
+                (other.receipt_deadline_min, other.receipt_deadline_max),
+            )
         entries = self.record.entries
         self.recorders = observe_pair(self.clock, entries)
         cores = tuple(
@@ -165,3 +175,13 @@ class Pair:
     def _accept(self, event: Event) -> None:
         if isinstance(event, PeerHeaders):
             self.server.accept()
+
+
+def _with(config: Config, delivery: Delivery) -> Config:
+    """Return a configuration with the times of a delivery."""
+    return replace(
+        config,
+        ack_delay=delivery.ack_delay,
+        receipt_deadline_min=delivery.receipt_deadline_min,
+        receipt_deadline_max=delivery.receipt_deadline_max,
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from random import Random
 
-from aqueduct.protocol.config import INITIAL_LIMITS, Config, Limits
+from aqueduct.protocol.config import INITIAL_LIMITS, Config, Delivery, Limits
 from aqueduct.protocol.connection import Mode
 from aqueduct.protocol.priorities import CLASSES
 from aqueduct.wire.chanid import Side
@@ -75,6 +75,8 @@ class WorkloadPlan:
     """The priority classes to draw from; none if senders keep the default."""
     priority_seed: int = 0
     """The seed of those draws, which must not change the others."""
+    delivery: tuple[Delivery, Delivery] | None = None
+    """How fast the client and the server ack; None for the defaults."""
 
 
 def draw_plan(random: Random) -> WorkloadPlan:
@@ -141,6 +143,22 @@ def with_priorities(plan: WorkloadPlan, random: Random) -> WorkloadPlan:
         configs=(client, server),
         priorities=priorities,
         priority_seed=random.getrandbits(32),
+    )
+
+
+def with_delivery(plan: WorkloadPlan, random: Random) -> WorkloadPlan:
+    """Add times of acks and of receipt deadlines to a third of the plans."""
+    if random.random() < 0.67:
+        return plan
+    return replace(plan, delivery=(_draw_delivery(random), _draw_delivery(random)))
+
+
+def _draw_delivery(random: Random) -> Delivery:
+    least, most = random.choice(((0.0, 0.0), (0.01, 0.02), (0.05, 1.0), (0.3, 0.3), (0.2, 5.0)))
+    return Delivery(
+        ack_delay=random.choice((0.0, 0.002, 0.03, 0.3)),
+        receipt_deadline_min=least,
+        receipt_deadline_max=most,
     )
 
 

@@ -287,6 +287,12 @@ class Record:
     quanta: tuple[int, int] = (QUANTUM, QUANTUM)
     """The bytes of a sender's turn at the client and at the server."""
 
+    ack_delays: tuple[float, float] = (0.010, 0.010)
+    """The seconds within which the client and the server ack a message (AQ-ACK-1)."""
+
+    receipt_deadlines: tuple[tuple[float, float], tuple[float, float]] = ((0.05, 1.0), (0.05, 1.0))
+    """The least and the most seconds that they wait for a datagram (AQ-UNREL-2)."""
+
     entries: list[RecordEntry] = field(default_factory=list)
 
     drained: bool = False

@@ -11,7 +11,7 @@ from aqueduct.testing.clock import seeded
 from aqueduct.testing.endpoint import CoreFailed
 from aqueduct.testing.faults import Faults, draw_faults
 from aqueduct.testing.pair import Pair
-from aqueduct.testing.plan import WorkloadPlan, draw_plan, with_priorities
+from aqueduct.testing.plan import WorkloadPlan, draw_plan, with_delivery, with_priorities
 from aqueduct.testing.record import MessageSent, Record
 from aqueduct.testing.workload import Application, WorkloadBudget
 from aqueduct.wire.chanid import Side
@@ -44,7 +44,9 @@ class Simulation:
     ) -> None:
         self.seed = seed
         priorities = seeded(seed, "priorities")
-        self.plan = plan or with_priorities(draw_plan(seeded(seed, "plan")), priorities)
+        self.plan = plan or with_delivery(
+            with_priorities(draw_plan(seeded(seed, "plan")), priorities), seeded(seed, "delivery")
+        )
         if faults is None:
             faults = draw_faults(seeded(seed, "faults"), self.plan.duration)
             if self.plan.priorities:
@@ -59,6 +61,7 @@ class Simulation:
             server=server_config,
             accept=False,
             draft=self.plan.draft,
+            delivery=self.plan.delivery,
         )
         budget = WorkloadBudget(self.plan.max_channels, self.plan.max_messages)
         self.applications = tuple(

@@ -10,7 +10,6 @@ from aqueduct.protocol.events import End, SenderEnded, Writable
 from aqueduct.testing.checkers.base import Violation, checker
 from aqueduct.testing.checkers.facts import RunFacts
 from aqueduct.testing.checkers.rules import (
-    ACK_DELAY,
     EPSILON,
     FIRST_WINDOW,
     FORGET_INTERVAL,
@@ -330,7 +329,7 @@ def credit_is_exact(facts: RunFacts) -> Iterator[Violation]:
 def _follow_receiver(facts: RunFacts, channel: ChannelFacts) -> Iterator[Violation]:
     side = channel.receiver
     quarter = min(facts.record.limits[side].channel_window, FIRST_WINDOW) / 4
-    timeout = ACK_DELAY + facts.record.lateness + facts.slack
+    timeout = facts.record.ack_delays[side] + facts.record.lateness + facts.slack
     over = min(channel.receiver_gone, facts.gone[side], channel.cancel_arrived)
     taken = 0
     reported = 0

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-ACK_DELAY: Final = 0.010
+ROUTE_DELAY: Final = 0.010
 ACK_EVERY: Final = 64
 ANNOUNCE_DELAY: Final = 0.025
-RECEIPT_DEADLINE_MIN: Final = 0.050
-RECEIPT_DEADLINE_MAX: Final = 1.0
 DEADLINE_GRAIN: Final = 0.005
 """The granularity to which a receiver may round a deadline up."""
 FORGET_INTERVAL: Final = 1.0

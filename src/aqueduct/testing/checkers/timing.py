@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from aqueduct.testing.checkers.base import Violation, checker
 from aqueduct.testing.checkers.facts import RunFacts
 from aqueduct.testing.checkers.rules import (
-    ACK_DELAY,
     ACK_EVERY,
     ANNOUNCE_DELAY,
     DEADLINE_GRAIN,
@@ -15,8 +14,7 @@ from aqueduct.testing.checkers.rules import (
     FORGET_INTERVAL,
     FORGET_PATIENCE,
     NEVER,
-    RECEIPT_DEADLINE_MAX,
-    RECEIPT_DEADLINE_MIN,
+    ROUTE_DELAY,
 )
 from aqueduct.testing.checkers.subjects import ChannelFacts
 from aqueduct.testing.record import FrameArrived, FrameSent
@@ -34,10 +32,10 @@ from aqueduct.wire.frames import (
 
 @checker
 def acks_in_time(facts: RunFacts) -> Iterator[Violation]:
-    """A message in a stream is acked within 10 ms, and before the receiver closes."""
-    timeout = ACK_DELAY + facts.record.lateness + facts.slack
+    """A message in a stream is acked within the ack delay, and before the receiver closes."""
     for channel in facts.channels.values():
         side = channel.receiver
+        timeout = facts.record.ack_delays[side] + facts.record.lateness + facts.slack
         gone = channel.receiver_gone
         for message in channel.reliable.values():
             arrived = message.arrived
@@ -115,15 +113,16 @@ def nacks_in_time(facts: RunFacts) -> Iterator[Violation]:
         if not channel.unreliable:
             continue
         latest = 0.0
+        least, most = facts.record.receipt_deadlines[channel.receiver]
         for number, announced in enumerate(_announcements(channel)):
             message = channel.unreliable.get(number)
             if message is None:
                 break
             shortest, longest = facts.rtt(channel.receiver, announced)
             # Deadlines are monotonic.
-            latest = max(latest, announced + _wait(longest) + slack)
+            latest = max(latest, announced + min(max(2 * longest, least), most) + slack)
             problem = None
-            if message.nacked < announced + _wait(shortest) - EPSILON:
+            if message.nacked < announced + min(max(2 * shortest, least), most) - EPSILON:
                 if not _closed_early(channel, message.nacked):
                     problem = "nacked too early"
             elif min(message.acked, message.nacked, channel.receiver_gone) > latest:
@@ -137,10 +136,6 @@ def nacks_in_time(facts: RunFacts) -> Iterator[Violation]:
                     channel.channel,
                     number,
                 )
-
-
-def _wait(rtt: float) -> float:
-    return min(max(2 * rtt, RECEIPT_DEADLINE_MIN), RECEIPT_DEADLINE_MAX)
 
 
 def _closed_early(channel: ChannelFacts, time: float) -> bool:
@@ -267,7 +262,7 @@ def closing_is_bounded(facts: RunFacts) -> Iterator[Violation]:
 @checker
 def routes_are_answered(facts: RunFacts) -> Iterator[Violation]:
     """A ROUTE_TO for a channel whose carrier has not arrived is answered within 10 ms."""
-    timeout = ACK_DELAY + facts.record.lateness + facts.slack
+    timeout = ROUTE_DELAY + facts.record.lateness + facts.slack
     for channel in facts.channels.values():
         side: Side = channel.creator.other
         if channel.carrier is None:
