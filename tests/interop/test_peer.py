@@ -177,6 +177,35 @@ async def attach(
     return half
 
 
+async def test_the_mode_of_a_channel_is_a_header_of_it(server: Server) -> None:
+    """AQ-MODE-1: unknown values are ignored, and the application sees none."""
+    async with meeting(server) as (peer, connection):
+        hints = [(b"aqueduct-mode", hint) for hint in (b"ordered", b"unreliable", b"sometimes")]
+        peer.on(
+            ENTRYPOINT,
+            message(0, b"", attach=[(SERVER_SENDS, [*hints, (b"h", b"x")])]),
+            fin=False,
+        )
+        (half,) = (await connection.entrypoint.receive_message()).attachments
+        assert isinstance(half, aqueduct.Sender)
+        assert half.mode is aqueduct.Mode.UNRELIABLE
+        assert list(half.headers) == [(b"h", b"x")]
+        ends = [aqueduct.channel(mode=mode, headers={"h": "y"}) for mode in aqueduct.Mode]
+        await half.send(b"datagram", attach=[sender for sender, _ in ends])
+        await peer.until(lambda: peer.datagrams, "the datagram")
+        (carrier,) = [one for one in peer.datagrams[0].frames if one.name == "MESSAGE"]
+        assert carrier.text == b"datagram"
+        assert [dict(headers) for _, headers in carrier.attachments] == [
+            {b"h": b"y"},
+            {b"h": b"y", b"aqueduct-mode": b"unordered"},
+            {b"h": b"y", b"aqueduct-mode": b"unreliable"},
+        ]
+        assert (await peer.frame("SENT_UNRELIABLE", SERVER_SENDS)).number == 1
+        half.cancel()
+        for _, receiver in ends:
+            receiver.close()
+
+
 async def test_the_server_sends_on_a_channel_of_the_peer_and_finishes(server: Server) -> None:
     async with meeting(server) as (peer, connection):
         half = await attach(peer, connection, SERVER_SENDS, b"on the channel")
