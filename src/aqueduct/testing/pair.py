@@ -69,6 +69,7 @@ class Pair:
             first_limits=configs[0].initial_limits,
             lateness=faults.lateness,
             draft=draft,
+            holds_datagrams=faults.holds_datagrams and faults.room > 0,
             quanta=(configs[0].quantum, configs[1].quantum),
         )
         if delivery is not None:  # the checkers know the defaults themselves

@@ -284,6 +284,9 @@ class Record:
     """Seconds that frames may wait for the transport; 0 if those without messages leave at once,
     and datagrams too."""
 
+    holds_datagrams: bool = False
+    """Whether datagrams waited for the transport."""
+
     quanta: tuple[int, int] = (QUANTUM, QUANTUM)
     """The bytes of a sender's turn at the client and at the server."""
 

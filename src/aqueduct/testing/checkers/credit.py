@@ -231,11 +231,12 @@ class _CreditLedger:
         limits = outstanding.limits(time)
         channels = {refused.channel: 0, **outstanding.channels}
         lost = [size for until, size in self.written_off[refused.side] if time <= until]
+        may_wait = self.facts.record.holds_datagrams or bool(self.facts.record.backlog)
         for (channel, _, reliable), (sent, size) in self.waiting[refused.side].items():
-            # A datagram that did not leave in its turn was dropped and returned its credit; that
-            # of a cancelled sender may keep it until the peer answers the cancel.
+            # A datagram that did not leave in its turn, and could, was dropped and returned its
+            # credit; that of a cancelled sender may keep it until the peer answers the cancel.
             cancelled = self.facts.channels[channel].cancel_called <= time
-            if reliable or sent == time or cancelled or self.facts.record.backlog:
+            if reliable or sent == time or cancelled or may_wait:
                 channels[channel] = channels.get(channel, 0) + size
         on_channel = channels[refused.channel]
         total = _shared(limits, [*channels.values(), *lost])
