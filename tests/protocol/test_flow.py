@@ -632,6 +632,19 @@ def test_a_reserve_covers_its_bytes_and_then_the_window_counts() -> None:
     assert fill(pair, third, bytes(50)) == 100
 
 
+def test_an_empty_message_does_not_wait_where_a_larger_one_fits_the_reserve() -> None:
+    """AQ-FLOW-10: the smallest message that waits decides when its sender is woken."""
+    config = reserving(100, 1_000)
+    pair = Pair(config, config)
+    first, second = give_receivers(pair, 2)
+    pair.client.send(first, bytes(5_000), pair.now)  # AQ-FLOW-3: more than the window
+    pair.client.send(second, bytes(50), pair.now)
+    pair.client.send(second, b"", pair.now)
+    pair.client.send(second, bytes(50), pair.now)
+    with pytest.raises(WouldBlock):
+        pair.client.send(second, b"x", pair.now)
+
+
 def test_the_reserves_of_all_channels_are_bounded_together() -> None:
     """AQ-FLOW-10: above the reserve window they count against the connection window."""
     config = reserving(100, 250)

@@ -566,6 +566,12 @@ MUTANTS = [
         "default=_DELIVERY.ack_delay,",
         "default=_DELIVERY.ack_delay + 0.002,",
     ),
+    Mutant(
+        "an empty message waits for the connection window",
+        "protocol/flow.py",
+        "        if spare or (not size and self.reserve):\n",
+        "        if spare:\n",
+    ),
     # What an application sets
     Mutant(
         "the ack delay that an application sets is ignored",

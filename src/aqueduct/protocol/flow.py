@@ -57,7 +57,7 @@ class Window:
     def fits(self, size: int, spare: int = 0) -> bool:
         """Return whether a message fits, with ``spare`` bytes of it in its channel's reserve."""
         limit = self.limit
-        if spare:
+        if spare or (not size and self.reserve):
             limit = self.base + min(self.reserved + spare, self.pool)
             if limit - self.limit == size:
                 return True  # AQ-FLOW-10: it uses nothing of the shared window

@@ -245,8 +245,8 @@ class _CreditLedger:
             return None
         channels[refused.channel] += refused.size
         after = _shared(limits, [*channels.values(), *lost])
-        # An empty message may wait behind a full window; one within the reserve may not.
-        costs = after > total or not refused.size
+        # One within the reserve does not wait (AQ-FLOW-10), nor an empty one if there are reserves.
+        costs = after > total or not (refused.size or limits.channel_reserve)
         if total > 0 and after > limits.connection_window and costs:
             return None
         return (
