@@ -32,6 +32,7 @@ def own_certificates(
 ) -> None:
     monkeypatch.setenv("AQUEDUCT_DEV_DIR", str(tmp_path_factory.mktemp("dev")))
     monkeypatch.setattr(client, "_winners", Winners(lambda: 0.0))
+    discarded.clear()
 
 
 class Runner:
@@ -57,6 +58,9 @@ class Runner:
         return self.result
 
 
+discarded: list[str] = []
+
+
 def failing(error: Exception) -> Attempt[str]:
     async def fail(won: Callable[[], None]) -> str:
         raise error
@@ -68,7 +72,7 @@ async def test_the_next_attempt_begins_after_the_delay_and_the_first_to_win_ends
     None
 ):
     first, second = Runner("first"), Runner("second")
-    running = asyncio.create_task(race([first, second], 0.01))
+    running = asyncio.create_task(race([first, second], 0.01, discarded.append))
     await eventually(lambda: second.has_begun, "the second attempt begins")
     assert first.has_begun
     second.handshake.set()
@@ -82,7 +86,7 @@ async def test_an_attempt_that_wins_in_time_is_alone() -> None:
     first, second = Runner("first"), Runner("second")
     first.handshake.set()
     first.answer.set()
-    assert await race([first, second], LONG) == (0, "first")
+    assert await race([first, second], LONG, discarded.append) == (0, "first")
     assert not second.has_begun
 
 
@@ -91,20 +95,20 @@ async def test_the_next_attempt_begins_at_once_if_the_one_before_fails() -> None
     second.handshake.set()
     second.answer.set()
     attempts: list[Attempt[str]] = [failing(HostUnreachable("nothing listens")), second]
-    assert await race(attempts, LONG) == (1, "second")
+    assert await race(attempts, LONG, discarded.append) == (1, "second")
 
 
 async def test_an_answer_of_the_server_ends_the_race() -> None:
     second = Runner("second")
     attempts: list[Attempt[str]] = [failing(TLSError("not trusted")), second]
     with pytest.raises(TLSError, match="not trusted"):
-        await race(attempts, LONG)
+        await race(attempts, LONG, discarded.append)
     assert not second.has_begun
 
 
 async def test_the_answer_to_the_winner_ends_the_race() -> None:
     first, second = Runner(), Runner(Refused("no"))
-    running = asyncio.create_task(race([first, second], 0.001))
+    running = asyncio.create_task(race([first, second], 0.001, discarded.append))
     await eventually(lambda: second.has_begun, "both run")
     second.handshake.set()
     second.answer.set()
@@ -125,17 +129,48 @@ async def test_if_all_fail_an_error_that_another_try_may_mend_is_raised(
     errors: list[Exception], raised: str
 ) -> None:
     with pytest.raises(aqueduct.ConnectError, match=raised):
-        await race([failing(error) for error in errors], LONG)
+        await race([failing(error) for error in errors], LONG, discarded.append)
 
 
 async def test_a_cancelled_race_leaves_no_attempt() -> None:
     first, second = Runner(), Runner()
-    running = asyncio.create_task(race([first, second], 0.001))
+    running = asyncio.create_task(race([first, second], 0.001, discarded.append))
     await eventually(lambda: second.has_begun, "both run")
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     assert first.was_cancelled
     assert second.was_cancelled
+
+
+async def test_a_result_that_comes_with_the_cancel_is_discarded() -> None:
+    first, second = Runner("first"), Runner("second")
+    first.handshake.set()
+    running = asyncio.create_task(race([first, second], LONG, discarded.append))
+    await eventually(lambda: first.has_begun, "it runs")
+    first.answer.set()
+    await asyncio.sleep(0)  # it has its result now, and the race has not seen it
+    assert not running.done()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert discarded == ["first"]
+
+
+async def test_a_connection_that_comes_with_the_cancel_is_closed() -> None:
+    """Whenever a client gives up, the server does not keep its connection."""
+    async with (
+        asyncio.timeout(TIMEOUT),
+        aqueduct.serve("127.0.0.1:0", tls=aqueduct.dev_tls()) as server,
+    ):
+        for turns in range(2, 60, 3):
+            for scheme in ("aqueduct+quic://", "aqueduct+tcp://"):
+                connecting = asyncio.ensure_future(connect(scheme + server.address).__aenter__())
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                connecting.cancel()
+                with suppress(asyncio.CancelledError):
+                    await (await connecting).close()
+        await eventually(lambda: not server.connections, "all are closed")
 
 
 def test_a_winner_is_tried_first_for_ten_minutes() -> None:

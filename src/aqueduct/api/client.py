@@ -35,7 +35,7 @@ from aqueduct.runtime.headers import HeadersLike, to_pairs
 from aqueduct.security import ServerTLS, Trust
 from aqueduct.settings import check_type
 from aqueduct.transport.address import Route
-from aqueduct.transport.base import Connector
+from aqueduct.transport.base import Connector, Transport
 from aqueduct.transport.schemes import QuicSettings, connectors_for
 from aqueduct.wire.chanid import Side
 
@@ -168,7 +168,7 @@ def connect(
             attempts = [partial(connect_to, connectors[index], route) for index in order]
             try:
                 async with asyncio.timeout(share):
-                    index, connection = await race(attempts, RACE_DELAY)
+                    index, connection = await race(attempts, RACE_DELAY, _discard)
             except TimeoutError:
                 error = error or silence
             except (HostUnreachable, GoingAway) as problem:
@@ -219,15 +219,23 @@ async def _connect_to(
                 won()
             await connection.wait_ready()
     except BaseException:
-        # Closing the core ends the entrypoint too, so that its handle does not warn.
-        core.close_connection(CloseCode.NO_ERROR, "", transport.now())
-        if transport.is_established:
-            transport.flush()  # the server may have accepted a connection that lost a race
-        transport.abandon("the attempt to connect was given up")
-        transport.close()
+        _give_up(transport)
         await close_trace(recorder)
         raise
     return connection
+
+
+def _discard(connection: ClientConnection[Any]) -> None:
+    _give_up(connection._driver.transport)
+
+
+def _give_up(transport: Transport) -> None:
+    # Closing the core ends the entrypoint too, so that its handle does not warn.
+    transport.core.close_connection(CloseCode.NO_ERROR, "", transport.now())
+    if transport.is_established:
+        transport.flush()  # the server may have accepted a connection that lost a race
+    transport.abandon("the attempt to connect was given up")
+    transport.close()
 
 
 async def _resolve_in_time(connector: Connector, deadline: float) -> list[Route]:

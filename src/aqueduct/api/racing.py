@@ -21,12 +21,15 @@ Attempt = Callable[[Callable[[], None]], Coroutine[Any, Any, T]]
 """One way to get the result. It has won when it calls its argument, or else when it returns."""
 
 
-async def race(attempts: Sequence[Attempt[T]], delay: float) -> tuple[int, T]:
+async def race(
+    attempts: Sequence[Attempt[T]], delay: float, discard: Callable[[T], object]
+) -> tuple[int, T]:
     """Return the first attempt that wins, by its index, and its result.
 
     The attempts start in order: each when the previous one has failed, or ``delay`` seconds after
     its start. The winner cancels the others. If all fail, this raises the first error, or a later
     one after which a retry may succeed. An error that the server has answered with ends the race.
+    ``discard`` gets a result that comes too late: after another one, or when this is cancelled.
     """
     running: dict[asyncio.Task[T], int] = {}
     winner: asyncio.Task[T] | None = None
@@ -66,7 +69,9 @@ async def race(attempts: Sequence[Attempt[T]], delay: float) -> tuple[int, T]:
     finally:
         for task in running:
             task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+        for late in await asyncio.gather(*running, return_exceptions=True):
+            if not isinstance(late, BaseException):
+                discard(late)
 
 
 class Winners:
