@@ -259,6 +259,15 @@ async def test_what_was_sent_before_a_close_arrives_although_the_closing_side_ha
             await client.close()
 
 
+async def test_tasks_of_the_same_turn_see_a_connection_that_a_timer_has_ended_as_lost() -> None:
+    async with serving() as server, connect(server) as client:
+        transport: Any = client._driver.transport
+        transport._close_by = 0.0
+        transport._wake()
+        with pytest.raises(aqueduct.ConnectionLost):
+            client.entrypoint.send_nowait(b"")
+
+
 async def test_a_listener_that_stopped_accepting_frees_its_port() -> None:
     async with serving() as server:
         listener_of(server).stop_accepting()

@@ -478,6 +478,7 @@ class TcpTransport:
             self._rearm(now)  # the timer was postponed
             return
         self.engine.handle_timer(now)
+        self._deliver_events()  # at once: tasks that run before the turn see a lost connection
         self.schedule_flush()
 
     # -- the end ----------------------------------------------------------------------------------
