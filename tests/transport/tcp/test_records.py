@@ -135,8 +135,17 @@ def test_a_parameter_that_is_stated_twice_or_is_no_integer_is_a_violation() -> N
             decode_frame(data, 0, len(data))
 
 
-def test_parameters_that_are_unknown_are_ignored() -> None:
-    inside = bytes.fromhex("4242 03 ffffff 09 01 07")
+@pytest.mark.parametrize("name", [0x00, 0x02, 0x03, 0x0A, 0x0B, 0x0C, 0x0D, 0x0E, 0x0F, 0x10])
+def test_a_parameter_of_quic_that_qmux_prohibits_is_a_violation(name: int) -> None:
+    """AQ-TCP-4."""
+    inside = bytes((name, 1, 5))
+    data = encode_frame(Parameters())[:8] + encode_integer(len(inside)) + inside
+    with pytest.raises(RemoteProtocolError, match=f"AQ-TCP-4: QMux prohibits .* {name:#x}"):
+        decode_frame(data, 0, len(data))
+
+
+def test_parameters_that_are_unknown_or_of_bidirectional_streams_are_ignored() -> None:
+    inside = bytes.fromhex("4242 03 ffffff 05 01 07 06 01 07 08 01 07 09 01 07")
     data = encode_frame(Parameters())[:8] + encode_integer(len(inside)) + inside
     assert decode_frame(data, 0, len(data))[0] == Parameters(max_streams=7)
 

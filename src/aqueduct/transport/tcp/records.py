@@ -47,6 +47,8 @@ _STREAM_DATA = 0x07
 _STREAMS = 0x09
 _DATAGRAM_SIZE = 0x20
 _RECORD_SIZE = 0x0571C59429CD0845
+_PROHIBITED: Final = frozenset((0x00, 0x02, 0x03, *range(0x0A, 0x11)))
+"""Parameters about connection ids, packets and migration, of which QMux has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,6 +268,8 @@ def _decode_parameters(data: bytes, at: int, end: int) -> Parameters:
     while at < end:
         name, at = decode_integer(data, at, end)
         start, at = _contents(data, at, end)
+        if name in _PROHIBITED:
+            raise RemoteProtocolError("AQ-TCP-4", f"QMux prohibits the parameter {name:#x}")
         if name in found:
             raise RemoteProtocolError("AQ-TCP-4", f"the parameter {name:#x} was stated twice")
         found[name] = 0
