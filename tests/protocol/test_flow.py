@@ -199,10 +199,10 @@ PIECE = 64 * KIB
 class LongPath:
     """A sender that sends what it may, to a receiver whose credit comes back at some pace."""
 
-    def __init__(self, rtt: float, window: int = 8 * MIB) -> None:
+    def __init__(self, rtt: float, window: int = 8 * MIB, least: float | None = None) -> None:
         limits = replace(WIDE, channel_window=window, connection_window=64 * MIB)
         self.peer = client_core(limits=limits)
-        self.peer.core.handle_rtt(rtt)
+        self.peer.core.handle_rtt(rtt, least)
         self.outstanding = 0
         self._stream: int | None = None
 
@@ -244,9 +244,23 @@ def test_a_slow_receiver_gets_no_more_than_the_first_window() -> None:
 
 
 def test_a_fast_receiver_nearby_gets_no_more_than_the_first_window() -> None:
-    path = LongPath(rtt=0.0001)
+    path = LongPath(rtt=0.001)
     path.fill()
-    assert [path.round(0.01) for _ in range(12)] == [FIRST_WINDOW] * 12
+    assert [path.round(0.001) for _ in range(40)] == [FIRST_WINDOW] * 40
+
+
+def test_round_trips_that_queues_make_long_do_not_widen_the_window() -> None:
+    path = LongPath(rtt=0.02, least=0.002)
+    path.fill()
+    assert [path.round(0.02) for _ in range(12)] == [FIRST_WINDOW] * 12
+
+
+def test_a_burst_of_credit_does_not_widen_the_window() -> None:
+    path = LongPath(rtt=0.003)
+    path.fill()
+    for _ in range(20):
+        assert path.round(0.005) == FIRST_WINDOW
+        assert path.round(0.5) == FIRST_WINDOW
 
 
 def test_a_path_of_unknown_length_keeps_the_first_window() -> None:

@@ -50,7 +50,7 @@ class FakeCore:
     def handle_datagram_limit(self, size: int) -> None:
         pass
 
-    def handle_rtt(self, rtt: float) -> None:
+    def handle_rtt(self, rtt: float, least: float | None = None) -> None:
         self.rtts.append(rtt)
 
     def handle_connection_lost(self, code: int, reason: str, by_peer: bool, now: float) -> None:

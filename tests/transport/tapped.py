@@ -81,9 +81,9 @@ class TappedCore:
         self._network.saw_end(self._side, code, reason, by_peer)
         self._core.handle_connection_lost(code, reason, by_peer, now)
 
-    def handle_rtt(self, rtt: float) -> None:
+    def handle_rtt(self, rtt: float, least: float | None = None) -> None:
         self._network.saw_rtt(self._side, rtt)
-        self._core.handle_rtt(rtt)
+        self._core.handle_rtt(rtt, least)
 
     def handle_bidirectional_stream(self, now: float) -> None:
         raise AssertionError("a bidirectional stream was opened")

@@ -190,9 +190,9 @@ class ConnectionCore:
         except RemoteProtocolError as error:
             self._fail(error, now)
 
-    def handle_rtt(self, rtt: float) -> None:
-        """Set the transport's smoothed round-trip time, in seconds."""
-        self._context.rtt = rtt
+    def handle_rtt(self, rtt: float, least: float | None = None) -> None:
+        """Set the transport's smoothed round-trip time, and that of the path without queues."""
+        self._context.set_rtt(rtt, rtt if least is None else least)
 
     def handle_datagram_limit(self, size: int) -> None:
         """Set how many bytes of a datagram the transport can carry now (AQ-SEND-8)."""

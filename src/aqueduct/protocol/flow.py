@@ -13,6 +13,11 @@ from aqueduct.wire.primitives import headers_size
 
 FIRST_WINDOW: Final = 1024 * 1024
 """Bytes in flight on one channel until the path needs more; a quarter is reported at once."""
+_NEAR: Final = 0.0015
+"""Seconds of a round trip in which no process sends more than that. qh3 rounds shorter ones up to a
+millisecond."""
+_MEASURED: Final = 0.01
+"""Seconds over which the rate of credit is measured at least, because it comes in bursts."""
 
 
 class Window:
@@ -87,9 +92,11 @@ class WindowGrowth:
     A channel on a long path needs a window of its bandwidth times its round-trip time. But what a
     slow receiver does not take waits in such a window, too: it holds memory on both sides, and
     delays what follows on the channel. So all channels of a connection begin with `FIRST_WINDOW`.
-    While senders have to wait for a channel window, this measures the credit that comes back in
-    round trips. At half of the window or more, the path limits the sender and not the receiver,
-    and the window doubles, up to what the peer allows.
+    While senders have to wait for a channel window, this measures how fast credit comes back. At
+    half of the window or more in a round trip, the path limits the sender and not the receiver, and
+    the window doubles, up to what the peer allows. The round trip is that of the path without
+    queues: the more waits in them, the longer a round trip takes, and a window that grew with it
+    would fill them further.
     """
 
     __slots__ = ("_began_at", "_returned", "is_blocked", "limit", "window")
@@ -109,13 +116,15 @@ class WindowGrowth:
         self.window = min(limit, FIRST_WINDOW)
 
     def add(self, size: int, now: float, rtt: float) -> None:
-        """Count credit that came back while a sender waited."""
+        """Count credit that came back while a sender waited; ``rtt`` is that of the path."""
+        if rtt < _NEAR:
+            return
         if self._began_at > now:
             self._began_at, self._returned = now, 0
             return
         self._returned += size
         elapsed = now - self._began_at
-        if elapsed < rtt:
+        if elapsed < rtt or elapsed < _MEASURED:
             return
         if self._returned * rtt * 2 >= self.window * elapsed > 0:
             self.window = min(2 * self.window, self.limit)

@@ -39,6 +39,7 @@ class Context:
         "lingering",
         "out",
         "parser_limits",
+        "path_rtt",
         "queued_objects",
         "rtt",
         "side",
@@ -49,6 +50,9 @@ class Context:
         self.side = side
         self.config = config
         self.rtt = 0.0
+        """The smoothed round-trip time."""
+        self.path_rtt = 0.0
+        """The round-trip time of the path without queues."""
         initial = config.initial_limits
         limits = config.limits
         # AQ-LIMIT-2: what the initial limits allow is always accepted.
@@ -70,6 +74,11 @@ class Context:
         """Halves of the peer's creation that ended on the wire and were not taken yet."""
         self.queued_objects = 0
         """Messages in all queues that are kept as objects."""
+
+    def set_rtt(self, rtt: float, path: float) -> None:
+        """Set the smoothed round-trip time, and that of the path without queues."""
+        self.rtt = rtt
+        self.path_rtt = path
 
     def end(self) -> None:
         """Release everything at the end of the connection."""

@@ -283,7 +283,7 @@ class SendingHalf(SenderStateMachine):
             )
         growth = self._credit.growth
         if growth.is_blocked:
-            growth.add(size, now, self._context.rtt)
+            growth.add(size, now, self._context.path_rtt)
         self._release(size)
 
     def handle_close(self, now: float) -> list[Node]:

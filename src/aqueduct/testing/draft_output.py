@@ -40,7 +40,7 @@ class DraftOutput:
         """Nothing ever waits in it: this side hands over everything at once."""
         self.has_ended = False
 
-    def handle_rtt(self, rtt: float) -> None:
+    def handle_rtt(self, rtt: float, least: float | None = None) -> None:
         """Ignore the round-trip time: the receipt deadline is one second."""
 
     def handle_datagram_limit(self, size: int) -> None:

@@ -80,3 +80,16 @@ def test_a_shorter_round_trip_counts_at_once() -> None:
     path.answer(0.02, in_flight=IN_FLIGHT)
     path.answer(0.02)
     assert path.room() == int(0.02 * IN_FLIGHT_RATE)
+
+
+def test_the_path_is_as_long_as_its_shortest_round_trip() -> None:
+    path = Path(0.001)
+    path.answer(0.000_2, in_flight=IN_FLIGHT)
+    path.answer(0.01, 100, in_flight=IN_FLIGHT)
+    assert 0.000_2 <= path.meter.least < 0.000_3
+
+
+def test_a_path_that_becomes_longer_has_a_longer_shortest_round_trip() -> None:
+    path = Path(0.000_1)
+    path.answer(0.1, 40)
+    assert path.meter.least == 0.1

@@ -529,8 +529,8 @@ class Bridge:
             self._handle_rare(closed, now)
         native = quic.core
         if native is not None and (rtt := native.smoothed_rtt) is not None:
-            core.handle_rtt(rtt)
             self._meter.add_round_trip(rtt, native.latest_rtt or rtt)
+            core.handle_rtt(rtt, self._meter.least)
 
     def _handle_rare(self, event: QuicEvent, now: float) -> None:
         core = self.core

@@ -34,7 +34,7 @@ class RoomMeter:
     the bytes in flight are also limited by the round-trip time, as it is without that queue.
     """
 
-    __slots__ = ("_latest", "_quic", "_round_trip", "_samples", "credit")
+    __slots__ = ("_latest", "_quic", "_round_trip", "_samples", "credit", "least")
 
     def __init__(self, quic: Engine) -> None:
         self._quic = quic
@@ -43,6 +43,8 @@ class RoomMeter:
         """The round-trip time while few bytes are in flight, or the shortest since."""
         self._latest = 0.0
         """The last one that was measured."""
+        self.least = 0.0
+        """The shortest one, as that of the path without queues."""
         self._samples = 0
         """How many were measured since more bytes were in flight."""
 
@@ -57,8 +59,11 @@ class RoomMeter:
             self._samples += 1
         if self._quic.bytes_in_flight >= _QUIET:
             self._samples = 0
-        if smoothed < self._round_trip or not self._round_trip or self._samples >= _SAMPLES:
+        is_quiet = self._samples >= _SAMPLES
+        if smoothed < self._round_trip or not self._round_trip or is_quiet:
             self._round_trip = smoothed
+        if latest < self.least or not self.least or is_quiet:
+            self.least = latest if latest < smoothed else smoothed
 
     def add_sent(self, size: int) -> None:
         """Learn how many bytes QUIC was handed at once."""

@@ -495,7 +495,7 @@ class QmuxEngine:
         self._arrived = self._written_at_ping
         self._least_round_trip = min(self._least_round_trip, took)
         self.round_trip = self.round_trip * 7 / 8 + took / 8 if self.round_trip else took
-        self.core.handle_rtt(self.round_trip)
+        self.core.handle_rtt(self.round_trip, self._least_round_trip)
 
     def _read_reset(self, frame: StreamReset, now: float) -> None:
         stream = frame.stream
