@@ -2,7 +2,7 @@
 
 ``pip install`` compiles the core if there is a C compiler and Python's headers.
 
-- ``AQUEDUCT_CORE=python`` does not compile; ``AQUEDUCT_CORE=compiled`` fails if that is impossible.
+- ``AQUEDUCT_CORE=python`` skips compiling; ``AQUEDUCT_CORE=compiled`` fails if it is impossible.
 - ``AQUEDUCT_OPTIMIZE=0`` compiles without optimization, in a fifth of the time, for tests.
 
 An editable installation runs the sources.
@@ -46,7 +46,7 @@ WANTED = os.environ.get("AQUEDUCT_CORE", "")
 
 
 def main() -> None:
-    """Set up with extensions, or without."""
+    """Run setuptools, with extensions if the core can be compiled."""
     reason = why_not()
     if reason:
         do_without(reason)
@@ -56,7 +56,7 @@ def main() -> None:
 
 
 def do_without(reason: object) -> None:
-    """Say why nothing is compiled; fail if something had to be."""
+    """Report why the core is not compiled; exit with an error if ``AQUEDUCT_CORE=compiled``."""
     if WANTED == "compiled" and "bdist_wheel" in sys.argv:
         raise SystemExit(f"aqueduct: the core cannot be compiled: {reason}")
     sys.stderr.write(f"aqueduct: the core stays Python: {reason}\n")
@@ -67,11 +67,11 @@ def why_not() -> str | None:
     if WANTED == "python":
         return "AQUEDUCT_CORE is 'python'"
     if "bdist_wheel" not in sys.argv:
-        return "only a wheel has room for extensions"
+        return "extensions are built for wheels only"
     if importlib.util.find_spec("mypyc") is None:
         return "mypyc, which comes with mypy, is not installed"
     if sys.implementation.name != "cpython":
-        return "only CPython has a compiler for it"
+        return "mypyc supports CPython only"
     command = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
     if shutil.which(command[0]) is None:
         return f"no C compiler was found (looked for {command[0]})"
@@ -84,8 +84,8 @@ def compiled_modules() -> list[Extension]:
     """Return the extensions of all modules but the ``__init__`` files, which only re-export."""
     from mypyc.build import mypycify
 
-    # The project's own settings for mypy are for its development, and what the rest of the package
-    # imports is not there when a wheel is built.
+    # The mypy settings of the project are for development, and the dependencies of the rest of the
+    # package are not installed when a wheel is built.
     settings = [
         *("--config-file=", "--ignore-missing-imports", "--follow-imports=silent"),
         "--no-site-packages",  # the same build, whether or not the dependencies are installed
@@ -98,7 +98,7 @@ def compiled_modules() -> list[Extension]:
             if path.name != "__init__.py"
         )
     copy_sources(modules)
-    with contextlib.chdir(WORK / "src"):  # names of modules are made from paths
+    with contextlib.chdir(WORK / "src"):  # mypyc derives module names from paths
         try:
             extensions = mypycify(
                 [*settings, f"--cache-dir={WORK / 'cache'}", *modules],
@@ -106,7 +106,7 @@ def compiled_modules() -> list[Extension]:
                 debug_level="0",
                 target_dir=str(WORK / "c"),
             )
-        except SystemExit as failure:  # mypy has said why
+        except SystemExit as failure:  # mypy has printed its errors
             do_without(f"mypyc failed with {failure.code}")
             return []
     if os.name == "posix":
@@ -118,7 +118,7 @@ def compiled_modules() -> list[Extension]:
 
 
 def copy_sources(modules: list[str]) -> None:
-    """Copy the sources for mypyc, with what it drops or leaves interpreted."""
+    """Copy the sources for mypyc, and add docstrings and dataclass constructors to the copies."""
     shutil.rmtree(WORK / "src", ignore_errors=True)
     shutil.copytree("src", WORK / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
     for module in modules:
@@ -130,7 +130,7 @@ def copy_sources(modules: list[str]) -> None:
 def with_docstrings(source: str) -> str:
     """Return a module that sets the docstrings of its classes, which mypyc drops.
 
-    Each statement takes a blank line after its class, so that line numbers in tracebacks stay.
+    Each statement replaces a blank line after its class, so that line numbers do not change.
     """
     lines = [*source.splitlines(), ""]
     for node in ast.parse(source).body:
@@ -142,8 +142,8 @@ def with_docstrings(source: str) -> str:
 def with_constructors(source: str) -> str:
     """Return a module whose dataclasses have an ``__init__`` in their source.
 
-    mypyc compiles it. The one that `dataclass` makes stays interpreted, and takes five to fifteen
-    times as long. Each one takes a blank line after its class.
+    mypyc compiles it. An ``__init__`` that `dataclass` generates stays interpreted, and takes five
+    to fifteen times as long. Each added ``__init__`` replaces a blank line after its class.
     """
     lines = [*source.splitlines(), ""]
     for node in ast.parse(source).body:
@@ -159,18 +159,18 @@ def with_constructors(source: str) -> str:
 
 
 def constructor_of(node: ast.ClassDef) -> str:
-    """Return what the ``__init__`` of a dataclass is in one line; "" without fields of its own."""
+    """Return the ``__init__`` of a dataclass as one line, or "" if the class keeps its own."""
     fields = [one for one in node.body if isinstance(one, ast.AnnAssign)]
     fields = [one for one in fields if "ClassVar" not in ast.unparse(one.annotation)]
     methods = {one.name for one in node.body if isinstance(one, ast.FunctionDef)}
     if not fields or node.bases or methods & {"__init__", "__post_init__"}:
         return ""
     if any(isinstance(one.value, ast.Call) for one in fields):
-        return ""  # a field() that says more than a default
+        return ""  # a field() may declare more than a default
     names = [ast.unparse(one.target) for one in fields]
     parameters = ", ".join(ast.unparse(one) for one in fields)
     body = "; ".join(f"self.{name} = {name}" for name in names)
-    # mypy, too, takes the attributes for frozen here.
+    # `type: ignore`, because mypy treats the attributes as frozen here, too.
     return f"def __init__(self, {parameters}) -> None: {body}  # type: ignore"
 
 
@@ -182,10 +182,10 @@ def put_after(node: ast.ClassDef, statement: str, lines: list[str]) -> None:
 
 
 class OptionalBuild(build_ext):  # type: ignore[misc]
-    """A build that fails leaves the sources, which do the same."""
+    """Builds the extensions; after a failure the package runs as plain Python."""
 
     def run(self) -> None:
-        """Build, or say why not."""
+        """Build the extensions, or report why that failed."""
         try:
             super().run()
         except (CCompilerError, ExecError, PlatformError) as error:

@@ -221,7 +221,7 @@ def pictures(document: Json) -> dict[str, str]:
             for at, (name, runs) in enumerate(carried.items())
         ]
         chart = Chart(f"Bulk over {route}", "seconds", f"MB/s, {route}", lines, height=240)
-        name = "".join(each if each.isalnum() else "-" for each in route).replace("--", "-")
+        name = "-".join("".join(c if c.isalnum() else " " for c in route).split())
         found[f"paths-{name}.svg"] = standalone(chart.svg())
     return found
 

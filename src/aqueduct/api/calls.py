@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
-"""What a request is answered with. A caller who expects any object may send a `Request[int]`."""
+"""The type of the reply. It is covariant: a `Request[int]` is also a `Request[object]`."""
 
 _UNFILLED: Any = Sender._from_port(UNFILLED, ())
 """The reply of a request that was not sent yet (AQ-CALL-1)."""
@@ -61,7 +61,7 @@ class Request(msgspec.Struct, Generic[R_co], kw_only=True, tag=True):
 
 
 async def call_request(sender: Sender[Any], request: Request[R], seconds: float | None) -> R:
-    """Send a copy of a request whose reply is filled, and return the answer."""
+    """Send a copy of the request with its reply field filled, and return the reply."""
     if not isinstance(request, Request):
         raise TypeError(
             f"call() takes a request such as Add(a=1, b=2) whose class derives from "
@@ -77,7 +77,7 @@ async def call_request(sender: Sender[Any], request: Request[R], seconds: float 
 async def call_type(
     sender: Sender[Any], kind: type[Any], fields: dict[str, Any], seconds: float | None
 ) -> Any:
-    """Send a message of a type with these fields and one for the reply; return the answer."""
+    """Send a message of type ``kind`` with these fields and a reply sender; return the reply."""
     _check_timeout(seconds)
     name, answer_type = _reply_field(kind, fields)
     reply, answer = _make_reply(sender, answer_type)
@@ -90,7 +90,7 @@ async def call_type(
 
 
 def _check_timeout(seconds: float | None) -> None:
-    """Raise before a channel is made for the reply, which would be left open."""
+    """Raise for an invalid timeout, before the reply channel is created: it would stay open."""
     if seconds is None:
         return
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
@@ -117,14 +117,14 @@ class _NetworkReply(Sender[Any]):
     def make(cls, kind: Any, codec: CodecClass | None) -> _NetworkReply:
         """Return the sender of a reply of this type."""
         codec, headers = (None, ()) if codec is None else choose(kind, codec, ())
-        codec_for(kind, codec)  # raise here for a type that cannot be one
+        codec_for(kind, codec)  # raise `TypeError` now if no message can have this type
         reply = cls._from_port(UNFILLED, headers)
         reply._kind, reply._codec = kind, codec
         return reply
 
     def _prepare_to_move(self) -> Attach:
         if self._port is MOVED:
-            return super()._prepare_to_move()  # it raises
+            return super()._prepare_to_move()  # raises `ChannelMoved`
         return Attach(self._give, True, self._headers) if self._headers else _PLAIN_REPLY
 
     def _move(self, driver: ConnectionDriver, channel: int) -> None:
@@ -137,7 +137,10 @@ _PLAIN_REPLY = Attach(Give.SENDER, oneshot=True)
 
 
 def _make_reply(sender: Sender[Any], kind: Any) -> tuple[Sender[Any], Receiver[Any] | None]:
-    """Return the sender for a request, and the receiver if there is one before it is sent."""
+    """Return the sender of the reply, and its receiver.
+
+    The receiver is None for a network channel: that one exists once the request is sent.
+    """
     codec = sender._codec_for_reply(kind)
     if isinstance(sender._port, NetworkSendPort):
         return _NetworkReply.make(kind, codec), None
@@ -158,7 +161,7 @@ async def _exchange(
     answer: Receiver[Any] | None,
     seconds: float | None,
 ) -> Any:
-    """Send a request and return its reply, or raise the error that a caller expects."""
+    """Send a request and return its reply; raise `CallTimeout` at the deadline."""
     try:
         if seconds is None:
             return await _wait_for_reply(sender, message, reply, answer, None)
@@ -208,7 +211,7 @@ async def _send(sender: Sender[Any], message: Any, deadline: float | None) -> No
     time = asyncio.get_running_loop().time
     try:
         if sender._port.is_pressed():
-            await asyncio.sleep(0)  # a request has a deadline
+            await asyncio.sleep(0)  # not `wait_turn`: a request has a deadline
         while True:
             try:
                 sender._port.send(message, timeout_header(deadline - time()), None)

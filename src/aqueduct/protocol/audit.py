@@ -12,7 +12,7 @@ from aqueduct.wire.chanid import describe
 def leftovers(
     context: Context, channels: Channels, streams: list[int], held_bytes: int
 ) -> list[str]:
-    """Describe everything that is still held; return nothing once all channels have ended."""
+    """Describe everything that is still held; the list is empty once all channels have ended."""
     halves = channels.halves.values()
     left = [
         f"{describe(half.channel)}: {'sender' if isinstance(half, SendingHalf) else 'receiver'} "

@@ -1,4 +1,4 @@
-"""The receive queue of a channel, in memory that credit bounds.
+"""The receive queue of a channel. Flow-control credit bounds its memory.
 
 A message of one byte costs one byte of credit, and many times that as an object. So once the queues
 hold many messages, small ones and those with headers are packed as bytes, and unpacked when taken.
@@ -15,7 +15,7 @@ SMALL = 64
 """Average bytes per message below which a run is packed, once many messages are queued."""
 
 MERGED = 1_024
-"""Messages up to which runs are merged: taking a few costs time in the length of the run."""
+"""Most messages in a merged run: taking a few of them costs time linear in its length."""
 
 _PLAIN = 0
 _EMPTY = 1

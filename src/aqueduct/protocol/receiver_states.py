@@ -93,7 +93,7 @@ class ReceiverStateMachine(Half):
     state: ReceiverState
 
     def is_open(self) -> bool:
-        """Return whether nothing has begun to end this half."""
+        """Return whether this half is OPEN: neither side has begun to end it."""
         return self.state is _OPEN
 
     def is_over(self) -> bool:

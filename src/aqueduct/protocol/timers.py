@@ -43,7 +43,7 @@ class Timers:
         self._heap.clear()
 
     def _sweep(self) -> None:
-        """Remove the stale entries, once they may be half of all."""
+        """Remove the stale entries. Called when they may be half of the heap."""
         self._heap[:] = [each for each in self._heap if each[2].wake_at == each[0]]
         heapify(self._heap)
         self._most = max(_FEW, 2 * len(self._heap))

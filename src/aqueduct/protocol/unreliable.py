@@ -43,7 +43,7 @@ class SentDatagrams:
         return self.next_number - self.announced
 
     def keep_acked(self, ranges: Ranges) -> None:
-        """Hold back the acks of a pending channel: they are no deliveries yet (AQ-LIN-6)."""
+        """Hold back the acks of a pending channel: they do not prove delivery yet (AQ-LIN-6)."""
         if self._acked is None:
             self._acked = RangeSet()
         for start, stop in ranges:

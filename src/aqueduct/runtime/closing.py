@@ -1,4 +1,4 @@
-"""The end of a connection that this side closes: behind what was sent, within a bounded time."""
+"""Closing a connection from this side: send queued messages first, within a bounded time."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from aqueduct.runtime.send_port import NetworkSendPort
 from aqueduct.transport.base import IMMEDIATE_CLOSE_CODES
 
 LINGER = 3.0
-"""Seconds that `Closing.close` waits for the peer to have everything that was sent."""
+"""Seconds that `Closing.close` waits for the peer to acknowledge everything that was sent."""
 _INTERRUPTED = "left by an exception"
-"""The reason that the peer gets when the block around a connection raised."""
+"""The close reason when the `async with` block of a connection raised."""
 
 
 class Closing:
-    """Closes one connection behind what was sent on it; made for one call."""
+    """Closes one connection after sending what is queued on it. One instance serves one call."""
 
     def __init__(self, driver: ConnectionDriver) -> None:
         self._driver = driver
@@ -26,9 +26,9 @@ class Closing:
         """Senders with unacknowledged messages, which `close` waits for."""
 
     async def close(self, code: CloseCode, reason: str, *, leaving: bool = False) -> None:
-        """Close the connection behind what was sent, and wait up to `LINGER` seconds for that.
+        """Send what is queued, then close the connection, within `LINGER` seconds in total.
 
-        A client that is ``leaving`` finishes its entrypoint before (AQ-LEAVE-1).
+        With ``leaving``, a client finishes its entrypoint before the close (AQ-LEAVE-1).
         """
         driver = self._driver
         if driver.is_forked:
@@ -41,15 +41,15 @@ class Closing:
             if code not in IMMEDIATE_CLOSE_CODES:
                 with contextlib.suppress(TimeoutError, AqueductError):
                     async with asyncio.timeout_at(deadline):
-                        # A server that learns of the end first does not hand the connection to the
-                        # application.
+                        # A server that sees the close before it has accepted the connection does
+                        # not pass the connection to its application.
                         await driver.wait_ready()
                         await self._wait_sent()
                         # Not earlier: a server may close when the entrypoint ends.
                         if leaving and isinstance(driver.entry_port, NetworkSendPort):
                             driver.entry_port.finish()
                             driver.core.leave(transport.now())
-                            transport.schedule_flush()  # it may have ended already
+                            transport.schedule_flush()  # the entrypoint may have ended already
                             await self._wait_closed()
             # One flush is enough: packets and timers cause those that follow.
             driver.close_soon(code, reason)
@@ -68,8 +68,8 @@ class Closing:
     async def leave(self, *, failed: bool = False) -> None:
         """Close at the end of a block; ``failed`` if the block raised.
 
-        If it did not, and the server has not accepted early data yet, wait for the server's answer,
-        and raise a refusal.
+        If the block did not raise and the server has not answered the connection yet, wait for its
+        answer, and raise the error if the server refuses.
         """
         if failed:
             await self.close(CloseCode.NO_ERROR, _INTERRUPTED)  # AQ-LEAVE-2
@@ -126,7 +126,7 @@ class Closing:
 
     @property
     def _is_handled(self) -> bool:
-        """Whether the application is done with what arrived on the entrypoint."""
+        """Whether the application has handled everything that arrived on the entrypoint."""
         port = self._driver.entry_port
         return not isinstance(port, NetworkReceivePort) or port.is_handled()
 

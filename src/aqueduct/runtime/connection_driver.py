@@ -66,7 +66,7 @@ class MovableHalf(Protocol):
 
 
 _LOSSES = (CloseCode.IDLE, CloseCode.TRANSPORT)
-"""Codes with which a side ends a connection that it did not want to end."""
+"""Close codes of connections that were lost and not closed by choice."""
 
 MakeHandle = Callable[[Port, HeaderPairs], ChannelHalf]
 """Makes the handle of a port, with the headers of its channel."""
@@ -75,7 +75,7 @@ MakeError = Callable[[int, str, Transport], AqueductError]
 
 
 class ConnectionDriver:
-    """Runs one connection: the owner of its transport, and what its ports have in common."""
+    """Runs one connection: owns its transport, and holds the state that its ports share."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class ConnectionDriver:
         self.time = transport.now()
         self.turn_due = False
         self.unflushed = 0
-        """Bytes queued in this turn, and those that it leaves to other connections."""
+        """Bytes queued in this turn, plus the part of the turn left to other connections."""
         self.part_end = TURN_BYTES
         """The value of `unflushed` at which the running sender yields."""
         self._senders = SenderQueue()
@@ -167,7 +167,7 @@ class ConnectionDriver:
             await self._changed.wait()
 
     def fail_after(self, seconds: float, error: AqueductError) -> None:
-        """Fail with this error if the connection is not ready by then."""
+        """Fail with this error if the connection is not ready after ``seconds``."""
         timer = self.loop.call_later(seconds, self.handle_failure, error)
         self._ready.add_done_callback(lambda _: timer.cancel())
 
@@ -214,7 +214,7 @@ class ConnectionDriver:
             raise LocalProtocolError(f"this connection belongs to {OTHER_LOOP}")
 
     def touch(self) -> None:
-        """Flush at the end of this turn of the event loop; called before a change to flush.
+        """Schedule a flush at the end of this turn of the event loop. Call it before the change.
 
         Checks the loop once per turn, so that the hot path does not pay for it with each message.
         """
@@ -222,7 +222,7 @@ class ConnectionDriver:
             self.check_loop()
             self.turn_due = True
             busy = self.transport.schedule_flush()
-            # A task that sends on many connections does not wait until their flushes.
+            # Otherwise a task that sends on many connections fills a whole turn on each of them.
             if busy and self.unflushed < (taken := TURN_BYTES - bytes_for(busy)):
                 self.unflushed = taken
 
@@ -462,7 +462,7 @@ class ConnectionDriver:
         }
 
     def check_process(self) -> None:
-        """Raise `ForkedConnectionError` in a child process, and in another loop as `check_loop`."""
+        """Raise `ForkedConnectionError` in a child process; otherwise call `check_loop`."""
         if self.is_forked:
             raise self.lost()
         self.check_loop()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from aqueduct.runtime.local_channel import LocalChannel
 
 Present = Callable[[ChannelHalf, type[ChannelHalf] | None], ChannelHalf]
-"""Returns what the application gets to hold of a half: itself, or its blocking twin."""
+"""Returns the application's handle of a half: the half itself, or its blocking twin."""
 
 
 class LocalHalf(Protocol):
@@ -40,7 +40,7 @@ class LocalHalf(Protocol):
 
 
 class Encoding:
-    """The types of the two halves of a local channel, which a mistake may declare differently."""
+    """The types of the two halves of a local channel; a program may declare different ones."""
 
     __slots__ = ("_present", "_received", "_sent")
 
@@ -50,7 +50,7 @@ class Encoding:
         self._present = present
 
     def present_as(self, present: Present) -> None:
-        """Set what the application gets to hold of received halves."""
+        """Set the function that makes the application's handles of received halves."""
         self._present = present
 
     def declare(self, *, sends: bool, kind: Any, headers: HeaderPairs) -> None:
@@ -113,7 +113,7 @@ class _Passage:
         return handle
 
     def begin(self) -> None:
-        """Have the channels of claimed halves encode; not while a codec is at work."""
+        """Make the channels of claimed halves encode. Must not run while a codec decodes."""
         for index in self.claimed:
             _begin(self._halves[index], self._kinds[index], self._present)
 
@@ -126,7 +126,8 @@ class _Passage:
     def answer(self, error: DecodeError) -> bool:
         """Tell the caller why its request is malformed, if it has a reply (AQ-CALL-4).
 
-        Return whether the caller learns of it; by the end of its senders, if it has sent no other.
+        Return whether the caller is notified: by the error, or by the end of its own senders if the
+        request carries receivers only.
         """
         replies = [half for half in self._halves if half._sends]
         if not replies:
@@ -142,7 +143,7 @@ class _Passage:
 
 
 def _begin(half: LocalHalf, kind: Any, present: Present) -> None:
-    """Have the channel of a received half encode its messages, also those that are queued."""
+    """Make the channel of a received half encode its messages, including queued ones."""
     channel: LocalChannel = half._port.channel
     encodes = channel.encoding is not None
     if channel.encoding is None:

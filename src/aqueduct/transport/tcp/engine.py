@@ -1,7 +1,7 @@
-"""One connection in QMux: the core's actions to records, and records to the core's inputs.
+"""One QMux connection: turns the core's actions into records, and records into its inputs.
 
-It has no socket, no encryption and no clock: plaintext and the time are arguments, so that tests
-run it in virtual time. TCP delivers in order and TLS authenticates, so there is nothing to
+The engine has no socket, no encryption and no clock: plaintext and the time are arguments, so that
+tests run it in virtual time. TCP delivers in order and TLS authenticates, so there is nothing to
 acknowledge or to reassemble. The core's own windows bound what a peer can make this side hold;
 records are always read (AQ-TCP-4).
 """
@@ -45,14 +45,14 @@ WINDOW: Final = 256 * 1024
 URGENT: Final = 64 * 1024
 """Bytes beyond that for datagrams and frames that carry no message."""
 _QUANTUM: Final = 32 * 1024
-"""Bytes of a sender's turn: the sixteenth part of what the kernel and this side buffer."""
+"""Bytes of a sender's turn: the most that AQ-PRIO-3 allows."""
 _PORTION: Final = MAX_RECORD - 64
 """Bytes that are taken from the core at once: with their heads they fill one record, and four
 records of TLS."""
 _PIECES: Final = 256
-"""Most writes of a flush; the rest waits for the next turn of the event loop."""
+"""Maximum writes per flush; the rest waits for the next turn of the event loop."""
 FRAMES: Final = 256
-"""Most frames of the peer in a turn of the event loop; the rest waits, so that a peer with tiny
+"""Maximum frames of the peer per turn of the event loop; the rest waits, so that a peer with tiny
 frames does not delay other connections for longer than one with large ones."""
 
 _DATAGRAM_HEAD = 3
@@ -67,7 +67,7 @@ PING_EVERY: Final = 0.05
 """Seconds between two pings while this side sends. Their answers measure the round-trip time; a
 missing answer shows that data is delayed."""
 _RETRANSMISSION = 0.2
-"""Seconds that TCP waits for an ack before it retransmits, at least."""
+"""The minimum retransmission timeout of TCP, in seconds."""
 
 
 class QmuxEngine:
@@ -88,9 +88,9 @@ class QmuxEngine:
         self.has_closed = False
         """Whether the close of this side was written."""
         self.has_more = False
-        """Whether the last flush left something that there is room for."""
+        """Whether the last flush stopped at its limits, with data left that there is room for."""
         self.heard_at = 0.0
-        """When bytes of the peer came last."""
+        """When bytes of the peer last arrived."""
         self.idle_timeout = idle_timeout
         self.peer_idle_timeout: float | None = None
         self.round_trip = 0.0
@@ -100,7 +100,7 @@ class QmuxEngine:
         self._output = core.output
         self._reader = RecordReader()
         self._rest: tuple[bytes, int, int] | None = None
-        """What the last turn has not processed of a record."""
+        """The unprocessed rest of a record: its bytes, the position and the end."""
         self._is_behind = False
         self._writer = RecordWriter()
         self._is_early = True
@@ -124,20 +124,20 @@ class QmuxEngine:
         self._ping = 0
         """The number of the last ping."""
         self._pinged_at = -1.0
-        """When it was written, until it is answered; -1 after that."""
+        """When the last ping was written; -1 once it is answered."""
         self._ping_due_at = 0.0
         self._wants_ping = False
         self._to_answer = -1
         """The number of the peer's last ping, until it is answered."""
         self._least_round_trip = NEVER
         self._written = self._written_at_ping = self._arrived = 0
-        """Frames of the core that were written, those before the last ping, and those that the peer
-        has, as the answer to a ping proves."""
+        """The number of actions of the core that were written, that were written before the last
+        ping, and that the peer has received, as the answer to a ping proves."""
 
     # -- inputs -----------------------------------------------------------------------------------
 
     def start(self, now: float) -> None:
-        """Begin, once TLS is established: state the parameters of this side (AQ-TCP-4)."""
+        """Write this side's parameters (AQ-TCP-4). Called once TLS is established."""
         self.is_started = True
         self._writer.add(
             encode_frame(
@@ -164,7 +164,7 @@ class QmuxEngine:
         self.resume(now)
 
     def resume(self, now: float) -> None:
-        """Process as many of the received frames as a turn may."""
+        """Process up to `FRAMES` of the received frames."""
         self._is_behind = False
         left = FRAMES
         try:
@@ -219,14 +219,14 @@ class QmuxEngine:
             self._output.clear()
         elif self.is_started:
             self._write_actions(now, backlog)
-            if backlog < WINDOW + URGENT:  # else a peer that does not read could pile them up
+            if backlog < WINDOW + URGENT:  # bounds the queue for a peer that does not read
                 self._write_news(now)
         elif self.core.has_ended:
             self.has_closed = True  # the peer cannot read a close yet
         return self._writer.take()
 
     def is_drained(self) -> bool:
-        """Return whether the peer has everything that the core has written; else ask for proof."""
+        """Return whether the peer has received all that the core wrote; if unknown, ping it."""
         if self._output.is_waiting or not self.is_started:
             return False
         if self._arrived < self._written:
@@ -236,7 +236,7 @@ class QmuxEngine:
 
     @property
     def is_behind(self) -> bool:
-        """Whether frames wait for `resume`; more input has to wait as well."""
+        """Whether frames wait for `resume`; until then the caller must not read more input."""
         return self._is_behind and not (self.has_ended or self._has_failed)
 
     @property
@@ -255,11 +255,11 @@ class QmuxEngine:
         self._liveness.stop()
 
     def probe_timeout(self) -> float:
-        """Return about how long an answer may take, with a retransmission."""
+        """Return the seconds to wait for the answer to a ping, including one retransmission."""
         return 3 * self.round_trip + _RETRANSMISSION
 
     def statistics(self) -> dict[str, float]:
-        """Return counters of this connection; 0 for what the kernel does not tell."""
+        """Return counters of this connection; 0 for those that the kernel does not report."""
         return {
             "rtt": self.round_trip,
             "lost_packets": 0,
@@ -339,14 +339,14 @@ class QmuxEngine:
     def _reset_stream(self, action: ResetStream) -> None:
         sent = self._sent.pop(action.stream, None)
         if sent is None:
-            return  # it was finished: all of it was written
+            return  # the stream is finished: all its data was written
         stream, size = sent
         self._writer.add(encode_frame(StreamReset(stream, action.code, size)))
         if self.observer is not None:
             self.observer.reset_written(stream, action.code)
 
     def _write_news(self, now: float) -> None:
-        """Write a ping that is wanted, unless one is not answered yet, an answer and a limit."""
+        """Write a due stream limit, the answer to a ping, and a ping unless one is unanswered."""
         if self.has_closed:
             return
         if self._states_streams:
@@ -364,7 +364,7 @@ class QmuxEngine:
             self._writer.add(encode_frame(Ping(self._ping, is_answer=False)))
 
     def _is_late(self, now: float) -> bool:
-        """Return whether what is written now arrives later than a receiver waits for datagrams."""
+        """Return whether a datagram written now would miss the receipt deadline (AQ-TCP-10)."""
         if self._pinged_at < 0.0:
             return False
         config = self.core.config
@@ -377,7 +377,7 @@ class QmuxEngine:
     # -- reading ----------------------------------------------------------------------------------
 
     def _read(self, data: bytes, at: int, end: int, now: float, left: int) -> int:
-        """Process at most so many frames of a record; return how many more the turn may."""
+        """Process up to ``left`` frames of a record; return how many the turn has left."""
         core, observer = self.core, self.observer
         while at < end and not (self.has_ended or self._has_failed):
             if not left:
@@ -401,7 +401,7 @@ class QmuxEngine:
         return left
 
     def _count_unseen(self, size: int) -> None:
-        """Bound what an unaccepted client sends without data, which costs time (AQ-COST-3)."""
+        """Limit frames without data before acceptance: reading them costs time (AQ-COST-3)."""
         self._unseen += size
         if self._unseen > self.core.config.max_unseen and self.core.side is Side.SERVER:
             raise RemoteProtocolError(
@@ -474,7 +474,7 @@ class QmuxEngine:
             raise RemoteProtocolError("AQ-TCP-4", "the parameters were stated twice")
         self._has_parameters = True
         if stated.max_record < MIN_RECORD:
-            raise RemoteProtocolError("AQ-TCP-3", f"records of {stated.max_record} bytes at most")
+            raise RemoteProtocolError("AQ-TCP-3", f"max_record_size is below {MIN_RECORD}")
         if stated.max_data < MAX_INTEGER or stated.max_stream_data < MAX_INTEGER:
             raise RemoteProtocolError("AQ-TCP-4", "the peer limits the bytes of streams")
         self._writer.set_limit(stated.max_record)
@@ -489,7 +489,7 @@ class QmuxEngine:
 
     def _read_answer(self, number: int, now: float) -> None:
         if number != self._ping or self._pinged_at < 0.0:
-            raise RemoteProtocolError("AQ-TCP-9", f"an answer to ping {number}, which is not open")
+            raise RemoteProtocolError("AQ-TCP-9", f"ping {number} is not outstanding")
         took = max(now - self._pinged_at, 0.0)
         self._pinged_at = -1.0
         self._arrived = self._written_at_ping
@@ -515,18 +515,18 @@ class QmuxEngine:
             self._wants_ping = True
         elif verdict is Verdict.DEAD:
             peer, silence = format_address(self._peer), self._liveness.silence(now)
-            self._writer.add(encode_frame(Close(CloseCode.IDLE, "nothing came for too long")))
+            self._writer.add(encode_frame(Close(CloseCode.IDLE, "idle timeout")))
             self.lose(CloseCode.IDLE, f"nothing came from {peer} for {silence:.1f} s", now)
 
     def _fail(self, error: RemoteProtocolError, now: float) -> None:
         """Close the connection with a peer that broke a rule (AQ-CODE-3)."""
         if self.core.has_ended:
-            self._output.clear()  # a close waits behind it
+            self._output.clear()  # the close that is queued behind this output must leave
         else:
             self.core.close_connection(error.code, str(error), now)
 
     def lose(self, code: int, reason: str, now: float) -> None:
-        """End the connection, which TCP or TLS has lost."""
+        """End the connection because TCP or TLS failed."""
         self._end(code, reason, False, now)
 
     def _end(self, code: int, reason: str, by_peer: bool, now: float) -> None:

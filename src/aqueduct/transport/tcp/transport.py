@@ -1,4 +1,4 @@
-"""One TCP connection on the event loop: reads what came, flushes once per turn, keeps one timer."""
+"""One TCP connection on the event loop: reads input, flushes once per turn, keeps one timer."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ _PENDING = (errno.EINPROGRESS, errno.EWOULDBLOCK)
 _TIMER_GRAIN = 0.001
 _NEVER = float("inf")
 _CLOSING = 3.0
-"""Seconds in which a close has to leave, behind what waits for the socket."""
+"""Seconds for the socket to take a close and the data that is queued before it."""
 _LINGER = 1.0
 """Seconds after a close in which the peer may close, too. What it sends until then is read and
 discarded: closing a socket with unread data resets the connection, and the peer would lose what it
 has not read yet."""
 _UNSENT = 128 * 1024
-"""Bytes that the kernel buffers ahead of the network, where nothing can overtake them."""
+"""TCP_NOTSENT_LOWAT: unsent bytes that the kernel buffers, where nothing can overtake them."""
 _FOREIGN_REASONS = (
     "ALERT_HANDSHAKE_FAILURE",
     "ALERT_NO_APPLICATION_PROTOCOL",
@@ -68,7 +68,7 @@ bytes(1 << 20)
 
 
 class TcpEndpoint(Protocol):
-    """What a connection calls: the listener that accepted it, or the connector."""
+    """The listener or connector of a connection, which the connection calls back."""
 
     loop: asyncio.AbstractEventLoop
     options: QuicSettings
@@ -79,7 +79,7 @@ class TcpEndpoint(Protocol):
         """Handle the end of the TLS handshake."""
 
     def handle_ready(self, transport: TcpTransport) -> None:
-        """Handle that the connection was accepted."""
+        """Handle the acceptance of the connection."""
 
     def forget(self, transport: TcpTransport) -> None:
         """Remove a connection that has ended."""
@@ -121,20 +121,20 @@ class TcpTransport:
         self._is_behind = False
         """Whether input waits for the next turn, so that nothing is read."""
         self._has_alerted = False
-        """Whether this side has ended the connection by an alert of TLS."""
+        """Whether this side has ended the connection with a TLS alert."""
         self._is_released = False
         self._flush_due = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = _NEVER
         self._close_by = _NEVER
-        """When this side stops to wait for its close to leave."""
+        """When this side stops waiting for the socket to take its close."""
         self._bytes_sent = self._bytes_received = self._writes = self._reads = 0
 
     # -- the Protocol -----------------------------------------------------------------------------
 
     @property
     def client_certificate(self) -> bytes | None:
-        """The certificate of the client in DER, which TLS has verified if it has asked for it."""
+        """The verified certificate of the client in DER, at a server that asks for one."""
         return self._session.peer_certificate if self.core.side is Side.SERVER else None
 
     @property
@@ -144,7 +144,7 @@ class TcpTransport:
 
     @property
     def is_closed(self) -> bool:
-        """Whether the kernel has the close, behind all data, or the connection is lost."""
+        """Whether the kernel has taken all data and the close, or the connection is lost."""
         return self.engine.has_ended or (self.engine.has_closed and not self._unsent)
 
     def attach(self, owner: TransportOwner) -> None:
@@ -186,7 +186,7 @@ class TcpTransport:
             self._flush(monotonic())
 
     def is_drained(self) -> bool:
-        """Return whether an answer of the peer proves that it has everything; else ask for one."""
+        """Return whether the peer has received everything; if unknown, schedule a ping."""
         if self.engine.is_drained():
             return True
         if self.engine.wants_flush:
@@ -207,7 +207,7 @@ class TcpTransport:
         self.core.handle_connection_lost(CloseCode.NO_ERROR, reason, False, monotonic())
 
     def close(self) -> None:
-        """Close the socket, in the background if the peer has not read everything."""
+        """Close the socket, in the background if the peer has not closed its side yet."""
         if self._is_released:
             return
         self._is_released = True
@@ -296,12 +296,12 @@ class TcpTransport:
         elif any(each in reason for each in _FOREIGN_REASONS):
             self.engine.lose(FOREIGN, reason, now)
         elif any(each in reason for each in _TRUST_REASONS):
-            if self.is_established:  # TLS 1.3: a server verifies after its client
+            if self.is_established:  # TLS 1.3: the client finishes before the server verifies
                 wrong = f"the client's certificate is not accepted ({reason})"
                 said = CERTIFICATE_NEEDED if _MISSING in reason else wrong
                 self.engine.lose(CloseCode.UNAUTHENTICATED, said, now)
                 return
-            self.engine.lose(NOT_TRUSTED, f"the peer says {reason}", now)
+            self.engine.lose(NOT_TRUSTED, f"the peer sent the TLS alert {reason}", now)
         else:
             self.engine.lose(CloseCode.TRANSPORT, f"TLS failed: {reason}", now)
 
@@ -310,7 +310,7 @@ class TcpTransport:
     def _readable(self) -> None:
         now = monotonic()
         try:
-            # Until the handshake is done, no more than TLS is given at once.
+            # During the handshake, `_decrypt` passes only the first `SLICE` bytes to TLS.
             most = 0 if self.engine.is_started else SLICE
             size = self._socket.recv_into(_ciphertext, most)
         except (BlockingIOError, InterruptedError):
@@ -380,7 +380,7 @@ class TcpTransport:
     def _flush(self, now: float) -> None:
         records = self.engine.flush(now, self._unsent_size)
         for record in records:
-            # Behind the end of the handshake, which leaves with the first bytes.
+            # `encrypt` also returns pending bytes of the handshake, before the record.
             for piece in self._session.encrypt(record):
                 self._send(piece)
         if not records:
@@ -411,7 +411,7 @@ class TcpTransport:
         except (BlockingIOError, InterruptedError):
             return 0
         except OSError:
-            return len(data)  # the reader will find out why
+            return len(data)  # the next read reports the cause
 
     def _writable(self) -> None:
         unsent = self._unsent
@@ -484,7 +484,7 @@ class TcpTransport:
     # -- the end ----------------------------------------------------------------------------------
 
     def _linger(self) -> None:
-        """Tell the peer that this side is done, and close the socket when the peer is, too."""
+        """Send close_notify and FIN, and close the socket when the peer has closed."""
         self._session.close()
         with contextlib.suppress(OSError):
             self._socket.send(self._session.poll_ciphertext())
@@ -509,7 +509,7 @@ class TcpTransport:
 
 
 async def _read_to_end(loop: asyncio.AbstractEventLoop, sock: socket.socket) -> None:
-    """Discard what comes until the peer closes, and close the socket."""
+    """Discard input until the peer closes, for `_LINGER` seconds at most; close the socket."""
     try:
         with contextlib.suppress(TimeoutError, OSError):
             async with asyncio.timeout(_LINGER):
