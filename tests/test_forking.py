@@ -20,7 +20,8 @@ sys.stderr.write("errors")
 print(os.environ["GREETING"], os.getcwd(), *sys.argv, sys.stdin.read(), end="")
 """
 WAIT = """
-import time
+import signal, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's job may start without it
 print("ready", flush=True)
 time.sleep(60)
 """
