@@ -16,7 +16,8 @@ settings.register_profile("tests", deadline=None, suppress_health_check=[HealthC
 settings.load_profile("tests")
 
 GROUPS = {
-    "killed": ("tests/spark/crashes/", "tests/cluster/"),
+    "crashes": ("tests/spark/crashes/",),
+    "cluster": ("tests/cluster/",),
     "pipeline": ("tests/spark/pipeline/", "tests/cli/test_pipeline.py"),
     "session": ("tests/spark/",),
 }

@@ -98,6 +98,22 @@ async def test_a_call_with_a_request_returns_the_value_of_its_type() -> None:
             assert (got.a, got.b) == (1, 2)
 
 
+async def test_a_request_that_was_not_sent_can_be_called_again_and_not_sent_alone() -> None:
+    async with joined(Add) as (client, server):
+        server.entrypoint.close()
+        await client.entrypoint.wait_closed()
+        with pytest.raises(aqueduct.ReceiverClosed) as failed:
+            await client.entrypoint.call(Add(a=1, b=2), timeout=60)
+    request = failed.value.payload
+    assert (request.a, request.b) == (1, 2)
+    async with joined(Add) as (client, server):
+        with pytest.raises(aqueduct.ChannelError):
+            await client.entrypoint.send(request)
+        answering = asyncio.create_task(reply_to_one(server, 3))
+        assert await client.entrypoint.call(request, timeout=60) == 3
+        await answering
+
+
 async def test_requests_of_a_union_or_without_a_value_have_their_own_replies() -> None:
     async with joined(Add | Repeat | Ping) as (client, server):
         for request, answer in ((Add(1, 2), 3), (Repeat("x"), ["x", "x"]), (Ping(), None)):

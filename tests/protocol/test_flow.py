@@ -8,7 +8,7 @@ from aqueduct.errors import CloseCode, WouldBlock
 from aqueduct.protocol.config import INITIAL_LIMITS, Config, Limits
 from aqueduct.protocol.connection import Attach, Give, Mode
 from aqueduct.protocol.events import Readable, Writable
-from aqueduct.protocol.flow import FIRST_WINDOW, Window
+from aqueduct.protocol.flow import FIRST_WINDOW, Window, WindowGrowth
 from aqueduct.settings import KIB, MIB
 from aqueduct.wire.chanid import ENTRYPOINT
 from aqueduct.wire.frames import (
@@ -261,6 +261,24 @@ def test_a_burst_of_credit_does_not_widen_the_window() -> None:
     for _ in range(20):
         assert path.round(0.005) == FIRST_WINDOW
         assert path.round(0.5) == FIRST_WINDOW
+
+
+def test_credit_of_other_channels_does_not_widen_the_window_of_a_slow_one() -> None:
+    growth = WindowGrowth(8 * MIB)
+    growth.wait(1)
+    for step in range(100):
+        growth.add(2, FIRST_WINDOW, step * 0.01, 0.02)
+        growth.wait(1)
+    assert growth.window == FIRST_WINDOW
+
+
+def test_a_channel_that_gets_no_credit_does_not_keep_others_from_a_wider_window() -> None:
+    growth = WindowGrowth(8 * MIB)
+    growth.wait(1)
+    for step in range(100):
+        growth.add(2, FIRST_WINDOW, step * 0.01, 0.02)
+        growth.wait(2)
+    assert growth.window == 8 * MIB
 
 
 def test_a_path_of_unknown_length_keeps_the_first_window() -> None:

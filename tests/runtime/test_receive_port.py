@@ -25,6 +25,7 @@ from aqueduct import (
     Sender,
     WouldBlock,
 )
+from aqueduct.protocol.flow import FIRST_WINDOW
 from aqueduct.runtime.receive_port import _BATCH, _BATCH_BYTES
 from tests.api.joined import SECONDS, GiveReceiver, GiveSender, joined, receiving, sending
 from tests.processes.peers import eventually
@@ -227,22 +228,33 @@ async def test_a_batch_is_bounded_and_the_next_one_follows() -> None:
 async def test_large_messages_are_taken_a_few_at_a_time() -> None:
     async with sending(bytes) as (sender, receiver):
         size = _BATCH_BYTES // 8
+        in_window = FIRST_WINDOW // (size + 3)
+        total = 6 * in_window
 
         async def send() -> None:
-            for number in range(100):
+            for number in range(total):
                 await sender.send(b"%03d" % number + bytes(size))
             sender.finish()
 
         task = asyncio.create_task(send())
-        await eventually(lambda: sender.statistics()["sent"] > 20, "the window is almost full")
-        most, got = 0, []
-        async for payload in receiver:
-            got.append(int(payload[:3]))
-            if len(got) > 64:  # the first batch may have all that a window takes
-                most = max(most, receiver.statistics()["queued"])
+        got: list[int] = []
+        batches: list[int] = []
+        port: Any = receiver._port
+        waiting = 0
+
+        def is_full() -> bool:
+            return bool(port.core.held_bytes >= waiting)
+
+        while len(got) < total:
+            waiting = min(in_window, total - len(got)) * size
+            await eventually(is_full, "a full window")
+            got.append(int((await receiver.receive())[:3]))
+            batches.append(1 + receiver.statistics()["queued"])
+            got += [int((await receiver.receive())[:3]) for _ in range(batches[-1] - 1)]
         await task
-        assert got == list(range(100))
-        assert most * size <= 2 * _BATCH_BYTES
+        assert got == list(range(total))
+        assert batches[0] == in_window, "the first batch has all that a window takes"
+        assert max(batches[(_BATCH // 8).bit_length() :]) * size <= _BATCH_BYTES
 
 
 # -- concurrent receivers --------------------------------------------------------------------------

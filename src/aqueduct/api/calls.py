@@ -17,8 +17,10 @@ from aqueduct.codec.registry import choose
 from aqueduct.errors import (
     CallError,
     CallTimeout,
+    ChannelClosed,
     ChannelError,
     ChannelLostInTransit,
+    EncodeError,
     ReceiverClosed,
     WouldBlock,
 )
@@ -106,10 +108,12 @@ class _NetworkReply(Sender[Any]):
     the message.
     """
 
-    __slots__ = ("_codec", "_kind", "answer")
+    __slots__ = ("_codec", "_is_spent", "_kind", "answer")
 
     _kind: Any
     _codec: CodecClass | None
+    _is_spent: bool
+    """Whether its request was not sent, so that nothing waits for the reply."""
     answer: Receiver[Any]
     """The receiver of the reply, once the request was sent."""
 
@@ -119,10 +123,16 @@ class _NetworkReply(Sender[Any]):
         codec, headers = (None, ()) if codec is None else choose(kind, codec, ())
         codec_for(kind, codec)  # raise `TypeError` now if no message can have this type
         reply = cls._from_port(UNFILLED, headers)
-        reply._kind, reply._codec = kind, codec
+        reply._kind, reply._codec, reply._is_spent = kind, codec, False
         return reply
 
+    def cancel(self) -> None:
+        """End the reply of a request that was not sent."""
+        self._is_spent = True
+
     def _prepare_to_move(self) -> Attach:
+        if self._is_spent:
+            raise ChannelClosed("this request was not sent; call() makes another reply for it")
         if self._port is MOVED:
             return super()._prepare_to_move()  # raises `ChannelMoved`
         return Attach(self._give, True, self._headers) if self._headers else _PLAIN_REPLY
@@ -197,6 +207,8 @@ async def _wait_for_reply(
         _give_up(reply, answer)
         raise
     if isinstance(reply, _NetworkReply):
+        if reply._port is not MOVED:
+            raise EncodeError(f"{type(message).__name__} was sent without its reply")
         answer = reply.answer
     assert answer is not None
     async with answer:

@@ -99,14 +99,14 @@ class WindowGrowth:
     would fill them further.
     """
 
-    __slots__ = ("_began_at", "_returned", "is_blocked", "limit", "window")
+    __slots__ = ("_began_at", "_returned", "blocked", "limit", "window")
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         """What the peer allows."""
         self.window = min(limit, FIRST_WINDOW)
-        self.is_blocked = False
-        """Whether a sender had to wait for its channel window since the last measurement."""
+        self.blocked: int | None = None
+        """The channel whose credit is measured, because its sender had to wait for its window."""
         self._began_at = NEVER
         self._returned = 0
 
@@ -115,20 +115,26 @@ class WindowGrowth:
         self.limit = limit
         self.window = min(limit, FIRST_WINDOW)
 
-    def add(self, size: int, now: float, rtt: float) -> None:
-        """Count credit that came back while a sender waited; ``rtt`` is that of the path."""
+    def wait(self, channel: int) -> None:
+        """Measure the credit of a channel whose sender waits, unless another one is measured."""
+        if self.blocked is None:
+            self.blocked = channel
+
+    def add(self, channel: int, size: int, now: float, rtt: float) -> None:
+        """Count credit of a channel, if that one is measured; ``rtt`` is that of the path."""
         if rtt < _NEAR:
             return
         if self._began_at > now:
             self._began_at, self._returned = now, 0
             return
-        self._returned += size
+        if channel == self.blocked:
+            self._returned += size
         elapsed = now - self._began_at
         if elapsed < rtt or elapsed < _MEASURED:
             return
         if self._returned * rtt * 2 >= self.window * elapsed > 0:
             self.window = min(2 * self.window, self.limit)
-        self.is_blocked = False
+        self.blocked = None
         self._began_at = NEVER
 
 

@@ -282,8 +282,8 @@ class SendingHalf(SenderStateMachine):
                 CloseCode.FLOW_CONTROL,
             )
         growth = self._credit.growth
-        if growth.is_blocked:
-            growth.add(size, now, self._context.path_rtt)
+        if growth.blocked is not None:
+            growth.add(self.channel, size, now, self._context.path_rtt)
         self._release(size)
 
     def handle_close(self, now: float) -> list[Node]:
@@ -459,7 +459,7 @@ class SendingHalf(SenderStateMachine):
         if self._fits_channel(size):
             self._wait_for_connection()
             raise WouldBlock("the connection window is full; wait until the peer takes messages")
-        self._credit.growth.is_blocked = True
+        self._credit.growth.wait(self.channel)
         raise WouldBlock(
             f"the window of {describe(self.channel)} is full; wait until the peer takes messages"
         )

@@ -437,6 +437,38 @@ def test_a_silent_peer_is_pinged_and_then_taken_for_dead() -> None:
     assert [type(frame) for frame in client.frames] == [Ping, Close]
 
 
+def test_input_that_waits_for_its_turn_keeps_a_connection_alive() -> None:
+    """AQ-IDLE-1: the socket is not read meanwhile."""
+    end = started(idle_timeout=1.0, keep_alive=None)
+    end.engine.receive(record(*[StreamLimit(0)] * (20 * FRAMES)), 0.0)
+    while end.engine.is_behind:
+        end.now += 0.3
+        end.engine.handle_timer(end.now)
+        end.engine.resume(end.now)
+    assert end.now > 5
+    assert not end.engine.has_ended
+
+
+def test_an_answer_that_waits_in_the_input_does_not_make_datagrams_late() -> None:
+    """AQ-TCP-10: the path is not slow, but this side is."""
+    client, server = joined(delay=0.005)
+    channel = unreliable(client, server)
+    rtt = client.engine.round_trip
+    client.now += 1
+    client.core.send(channel, b"pings", client.now)
+    pings = [frame for frame in client.flush() if isinstance(frame, Ping)]
+    answers = [Ping(ping.number, is_answer=True) for ping in pings]
+    assert answers
+    client.engine.receive(record(*[StreamLimit(0)] * (2 * FRAMES), *answers), client.now)
+    assert client.engine.is_behind
+    client.now += 0.5
+    client.core.send(channel, b"in time", client.now)
+    assert any(isinstance(frame, Datagram) for frame in client.flush())
+    for _ in range(3):
+        client.engine.resume(client.now)
+    assert client.engine.round_trip == rtt
+
+
 def test_the_smaller_idle_timeout_counts() -> None:
     """AQ-IDLE-1."""
     end = End(Side.CLIENT, keep_alive=None)

@@ -34,7 +34,7 @@ class RoomMeter:
     the bytes in flight are also limited by the round-trip time, as it is without that queue.
     """
 
-    __slots__ = ("_latest", "_quic", "_round_trip", "_samples", "credit", "least")
+    __slots__ = ("_latest", "_quic", "_recent", "_round_trip", "_samples", "credit", "least")
 
     def __init__(self, quic: Engine) -> None:
         self._quic = quic
@@ -44,7 +44,10 @@ class RoomMeter:
         self._latest = 0.0
         """The last one that was measured."""
         self.least = 0.0
-        """The shortest one, as that of the path without queues."""
+        """The shortest one of the last `_SAMPLES` with few bytes in flight, or a shorter one since:
+        that of the path without queues."""
+        self._recent = 0.0
+        """The shortest one since `least` was set, with few bytes in flight; 0 before the first."""
         self._samples = 0
         """How many were measured since more bytes were in flight."""
 
@@ -54,16 +57,21 @@ class RoomMeter:
         When all is acknowledged after bulk, the smoothed time is still that of the bulk. If it
         counted, more would be in flight the next time, which would delay each packet even more.
         """
-        if latest != self._latest:
+        is_new = latest != self._latest
+        if is_new:
             self._latest = latest
             self._samples += 1
         if self._quic.bytes_in_flight >= _QUIET:
             self._samples = 0
-        is_quiet = self._samples >= _SAMPLES
-        if smoothed < self._round_trip or not self._round_trip or is_quiet:
+            self._recent = 0.0
+        elif latest < self._recent or not self._recent:
+            self._recent = latest
+        if smoothed < self._round_trip or not self._round_trip or self._samples >= _SAMPLES:
             self._round_trip = smoothed
-        if latest < self.least or not self.least or is_quiet:
-            self.least = latest if latest < smoothed else smoothed
+        if latest < self.least or not self.least:
+            self.least = latest
+        elif is_new and self._samples and self._samples % _SAMPLES == 0:
+            self.least, self._recent = self._recent, 0.0
 
     def add_sent(self, size: int) -> None:
         """Learn how many bytes QUIC was handed at once."""

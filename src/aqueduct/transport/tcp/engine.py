@@ -101,7 +101,7 @@ class QmuxEngine:
         self._reader = RecordReader()
         self._rest: tuple[bytes, int, int] | None = None
         """The unprocessed rest of a record: its bytes, the position and the end."""
-        self._is_behind = False
+        self._is_behind = self._was_behind = False
         self._writer = RecordWriter()
         self._is_early = True
         """Whether the headers were not exchanged yet."""
@@ -165,7 +165,9 @@ class QmuxEngine:
 
     def resume(self, now: float) -> None:
         """Process up to `FRAMES` of the received frames."""
-        self._is_behind = False
+        if self._is_behind:
+            self.heard_at = now  # what is processed now came before, and the socket is not read
+            self._is_behind = False
         left = FRAMES
         try:
             while not (self.has_ended or self._has_failed):
@@ -174,7 +176,7 @@ class QmuxEngine:
                     return
                 if not left:
                     self._rest = record
-                    self._is_behind = True
+                    self._is_behind = self._was_behind = True
                     return
                 self._rest = None
                 left = self._read(*record, now, left)
@@ -251,6 +253,7 @@ class QmuxEngine:
         self._sent.clear()
         self._received.clear()
         self._rest = None
+        self._reader = RecordReader()
         self.before_end = self.when_ready = None
         self._liveness.stop()
 
@@ -359,14 +362,15 @@ class QmuxEngine:
             self._wants_ping = False
             self._ping += 1
             self._pinged_at = now
+            self._was_behind = self._is_behind
             self._ping_due_at = now + PING_EVERY
             self._written_at_ping = self._written
             self._writer.add(encode_frame(Ping(self._ping, is_answer=False)))
 
     def _is_late(self, now: float) -> bool:
         """Return whether a datagram written now would miss the receipt deadline (AQ-TCP-10)."""
-        if self._pinged_at < 0.0:
-            return False
+        if self._pinged_at < 0.0 or self._was_behind:
+            return False  # the answer may wait in the input of this side
         config = self.core.config
         deadline = config.receipt_deadline_max
         if self._least_round_trip < NEVER:
@@ -493,6 +497,8 @@ class QmuxEngine:
         took = max(now - self._pinged_at, 0.0)
         self._pinged_at = -1.0
         self._arrived = self._written_at_ping
+        if self._was_behind and self.round_trip:
+            return  # it took longer to process than to arrive
         self._least_round_trip = min(self._least_round_trip, took)
         self.round_trip = self.round_trip * 7 / 8 + took / 8 if self.round_trip else took
         self.core.handle_rtt(self.round_trip, self._least_round_trip)
