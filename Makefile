@@ -8,8 +8,8 @@ VENV ?= .venv
 FUZZ_SECONDS ?= 60
 SEEDS ?= 20000
 HOSTILE_SECONDS ?= 600
-# Four more than the number of cores: tests that start processes mostly wait.
-WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 4)
+# Two more than the number of cores: tests that start processes mostly wait.
+WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
 
 BIN := $(VENV)/bin
 LOCKED := $(VENV)/.locked

@@ -16,8 +16,7 @@ settings.register_profile("tests", deadline=None, suppress_health_check=[HealthC
 settings.load_profile("tests")
 
 GROUPS = {
-    "crashes": ("tests/spark/crashes/",),
-    "cluster": ("tests/cluster/",),
+    "killed": ("tests/spark/crashes/", "tests/cluster/"),
     "pipeline": ("tests/spark/pipeline/", "tests/cli/test_pipeline.py"),
     "session": ("tests/spark/",),
 }
